@@ -1,0 +1,26 @@
+"""Every reweighting estimator as a row: pure weight functions of π, β̂ and U, in log space, registered by name."""
+
+# Importing a family registers its rows; the order is the order of the tables.
+from offpolicy.estimators import (  # isort: skip
+    ratio as ratio,
+    bounded as bounded,
+    variance as variance,
+    uncertainty_aware as uncertainty_aware,
+    robust as robust,
+    official as official,
+)
+from offpolicy.estimators.official import OFFICIAL, OfficialProfile
+from offpolicy.estimators.registry import ESTIMATORS, INPUTS, Estimator, HyperParameter, estimator, weight
+from offpolicy.estimators.uncertainty_aware import worst_case_cap
+
+__all__ = [
+    "ESTIMATORS",
+    "INPUTS",
+    "OFFICIAL",
+    "Estimator",
+    "HyperParameter",
+    "OfficialProfile",
+    "estimator",
+    "weight",
+    "worst_case_cap",
+]
