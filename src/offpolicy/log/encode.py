@@ -1,0 +1,211 @@
+"""From raw columns to feature columns: one kind each, checked, with rows that share a context stored once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from offpolicy.errors import LogError
+from offpolicy.log.features import (
+    BagColumn,
+    CategoricalColumn,
+    Column,
+    EmbeddingColumn,
+    FeatureTable,
+    Kind,
+    NumericColumn,
+    Vocabulary,
+)
+from offpolicy.log.grouping import RowGroups, group_rows
+from offpolicy.log.ids import id_series, owned
+from offpolicy.log.origin import Origin
+from offpolicy.log.text import split_text, typed_text
+
+DROP_OR_FILL = "Fill it in or drop the row."
+
+
+def inferred_kind(column: str, dtype: pl.DataType, origin: Origin) -> Kind:
+    """The kind of an undeclared column, by the rule that `LogSchema` documents."""
+    if dtype.is_float() or dtype.is_decimal():
+        return "numeric"
+    if isinstance(dtype, pl.List | pl.Array):
+        inner = dtype.inner
+        if isinstance(inner, pl.DataType) and (inner.is_float() or inner.is_decimal()):
+            return "embedding"
+        return "bag"
+    if dtype.is_integer() or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null):
+        return "categorical"
+    raise origin.bad_column(
+        column,
+        f"holds {dtype}, which is none of number, text, boolean or list",
+        "Convert it, or leave it out of the context.",
+    )
+
+
+@dataclass(frozen=True)
+class RawColumns:
+    """Columns as they were read, the kinds declared for some of them, and where they came from."""
+
+    series: Mapping[str, pl.Series]
+    kinds: Mapping[str, Kind]
+    origin: Origin
+
+    def typed(self, column: str) -> tuple[Kind, pl.Series]:
+        """The kind of a column, and its values as Float64, ids, Array(Float32) or List(ids)."""
+        series = self.series[column]
+        kind = self.kinds.get(column)
+        if self.origin.is_text and kind in (None, "categorical"):
+            series = typed_text(column, series, kind, self.origin)
+        kind = kind or inferred_kind(column, series.dtype, self.origin)
+        return kind, _TYPED[kind](column, series, self.origin)
+
+
+def distinct_contexts(columns: RawColumns) -> tuple[FeatureTable, npt.NDArray[np.int32]]:
+    """The distinct rows of the columns as features, and for each row the position of its context."""
+    typed = {name: columns.typed(name) for name in columns.series}
+    groups = group_rows([series for _, series in typed.values()])
+    return _encoded(typed, groups, columns.origin), owned(groups.index)
+
+
+def feature_table(columns: RawColumns) -> FeatureTable:
+    """Every row of the columns as features, duplicates and all."""
+    typed = {name: columns.typed(name) for name in columns.series}
+    n_rows = len(next(iter(columns.series.values())))
+    rows = np.arange(n_rows)
+    return _encoded(typed, RowGroups(rows.astype(np.int32), rows), columns.origin)
+
+
+def _encoded(typed: Mapping[str, tuple[Kind, pl.Series]], groups: RowGroups, origin: Origin) -> FeatureTable:
+    first_row = pl.Series(groups.first_row)
+    return FeatureTable(
+        {
+            name: _column(name, kind, series.gather(first_row), groups.first_row, origin)
+            for name, (kind, series) in typed.items()
+        }
+    )
+
+
+def _column(name: str, kind: Kind, series: pl.Series, rows: npt.NDArray[np.int64], origin: Origin) -> Column:
+    """The feature column of typed values; `rows` says which row of the origin each value stands for."""
+    if kind == "categorical":
+        vocabulary = Vocabulary.of(series)
+        return CategoricalColumn(owned(vocabulary.encode(series)), vocabulary)
+    if kind == "bag":
+        flat = series.explode(empty_as_null=False, keep_nulls=False)
+        vocabulary = Vocabulary.of(flat)
+        sizes = series.list.len().to_numpy()
+        offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+        return BagColumn(owned(offsets), owned(vocabulary.encode(flat)), vocabulary)
+    values: npt.NDArray[Any] = _matrix(series) if kind == "embedding" else series.fill_null(np.nan).to_numpy()
+    finite = np.isfinite(values)
+    if not finite.all():
+        entry = int(np.argwhere(~finite)[0][0])
+        value = series[entry]
+        found = value.to_list() if isinstance(value, pl.Series) else value
+        raise origin.bad_value(name, int(rows[entry]), found, "must hold finite numbers", DROP_OR_FILL)
+    return EmbeddingColumn(values) if kind == "embedding" else NumericColumn(values)
+
+
+def _matrix(series: pl.Series) -> npt.NDArray[np.float32]:
+    width = series.dtype.shape[0] if isinstance(series.dtype, pl.Array) else 0
+    flat = series.explode(empty_as_null=False).fill_null(np.nan)
+    return owned(flat.to_numpy().reshape(len(series), width).astype(np.float32))
+
+
+def numbers(column: str, series: pl.Series, origin: Origin, *, parse: bool = True) -> pl.Series:
+    """The values as Float64; text is parsed where `parse` allows it. Null stays null, for the caller to judge."""
+    dtype = series.dtype
+    if dtype.is_numeric() or dtype == pl.Boolean or dtype == pl.Null:
+        return series.cast(pl.Float64)
+    if dtype in (pl.String, pl.Categorical, pl.Enum) and parse:
+        text = series.cast(pl.String)
+        parsed = text.str.strip_chars().cast(pl.Float64, strict=False)
+        failed = parsed.is_null() & text.is_not_null()
+        if failed.any():
+            row = _first(failed)
+            raise origin.bad_value(column, row, text[row], "must hold numbers", "Write a number or drop the row.")
+        return parsed
+    raise origin.bad_value(
+        column, 0, series.first(), f"must hold numbers, but it is of type {dtype}", "Convert the column to numbers."
+    )
+
+
+def _numeric(column: str, series: pl.Series, origin: Origin) -> pl.Series:
+    return numbers(column, series, origin)
+
+
+def ids(column: str, series: pl.Series, origin: Origin) -> pl.Series:
+    """The values as ids; whole floats (integers that passed through NaN) become integers, dates become text."""
+    dtype = series.dtype
+    if dtype.is_float():
+        filled = series.fill_nan(None)
+        whole = filled.cast(pl.Int64, strict=False)
+        broken = (whole.cast(pl.Float64) != filled.cast(pl.Float64)).fill_null(False) | (
+            whole.is_null() & filled.is_not_null()
+        )
+        if broken.any():
+            row = _first(broken)
+            remedy = "Convert the ids to integers or strings."
+            raise origin.bad_value(column, row, series[row], "must hold ids", remedy)
+        return whole
+    if dtype.is_temporal():
+        return series.cast(pl.String)
+    try:
+        return id_series(series)
+    except LogError:
+        remedy = "Convert the ids to integers or strings."
+        raise origin.bad_column(column, f"must hold ids, but it is of type {dtype}", remedy) from None
+
+
+def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
+    if series.dtype == pl.String:
+        series = split_text(series)
+    if not isinstance(series.dtype, pl.List | pl.Array):
+        remedy = "Give lists of floats of one length, or declare another kind."
+        raise origin.bad_column(column, f"must hold vectors, but it is of type {series.dtype}", remedy)
+    lists = series.cast(pl.List(series.dtype.inner)) if isinstance(series.dtype, pl.Array) else series
+    if lists.null_count():
+        row = _first(lists.is_null())
+        raise origin.bad_value(column, row, None, "must hold a vector in every row", DROP_OR_FILL)
+    sizes = lists.list.len().cast(pl.Int64)
+    size = int(sizes.to_numpy()[0]) if len(sizes) else 1
+    unequal = sizes != size
+    if unequal.any() or size == 0:
+        row = _first(unequal) if unequal.any() else 0
+        rule = f"must hold vectors of one length (row 0 has {size})"
+        remedy = "Mend the vector, or declare the column a bag if its length may vary."
+        raise origin.bad_value(column, row, lists[row].to_list(), rule, remedy)
+    flat = lists.explode(empty_as_null=False)
+    values = flat.cast(pl.Float32, strict=False)
+    failed = values.is_null() & flat.is_not_null()
+    if failed.any():
+        row = _first(failed) // size
+        raise origin.bad_value(column, row, series[row], "must hold vectors of numbers", DROP_OR_FILL)
+    return values.reshape((len(series), size))
+
+
+def _bag(column: str, series: pl.Series, origin: Origin) -> pl.Series:
+    if series.dtype == pl.String:
+        lists = split_text(series)
+    elif isinstance(series.dtype, pl.Array):
+        lists = series.cast(pl.List(series.dtype.inner))
+    else:
+        lists = series
+    if not isinstance(lists.dtype, pl.List):
+        remedy = "Give lists of ids, or declare another kind."
+        raise origin.bad_column(column, f"must hold bags of ids, but it is of type {series.dtype}", remedy)
+    flat = ids(column, lists.explode(empty_as_null=False, keep_nulls=False), origin)
+    if series.dtype == pl.String:
+        flat = typed_text(column, flat, "categorical", origin)
+    return lists.cast(pl.List(flat.dtype)).fill_null(pl.lit([], dtype=pl.List(flat.dtype)))
+
+
+def _first(mask: pl.Series) -> int:
+    found = mask.fill_null(False).arg_max()
+    return 0 if found is None else found
+
+
+_TYPED = {"numeric": _numeric, "categorical": ids, "embedding": _embedding, "bag": _bag}

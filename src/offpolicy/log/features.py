@@ -1,0 +1,299 @@
+"""Feature columns of four kinds, their vocabularies, and the table that holds them. All frozen, all read-only."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from offpolicy.errors import LogError
+from offpolicy.log.ids import Codes, Id, codes_in, distinct_ids, id_series, owned, sealed
+
+Kind: TypeAlias = Literal["numeric", "categorical", "embedding", "bag"]
+KINDS: tuple[Kind, ...] = ("numeric", "categorical", "embedding", "bag")
+
+
+class Vocabulary:
+    """The user's own ids, integers or strings or booleans (null may be one of them), in code order."""
+
+    __slots__ = ("_ids",)
+    _ids: pl.Series
+
+    def __init__(self, ids: Any) -> None:
+        """Keep distinct ids in the order given; the position of an id is its code."""
+        series = id_series(ids).alias("id").rechunk()
+        if series.n_unique() != len(series):
+            twice = series.filter(series.is_duplicated()).first()
+            raise LogError(f"A vocabulary holds each id once, but {twice!r} occurs twice. Remove the repetition.")
+        object.__setattr__(self, "_ids", series)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse: a vocabulary never changes."""
+        raise AttributeError(f"A vocabulary is frozen; {name} cannot be set.")
+
+    def __reduce__(self) -> tuple[type["Vocabulary"], tuple[list[Id]]]:
+        """Pickle as the list of ids."""
+        return Vocabulary, (self.to_list(),)
+
+    @classmethod
+    def of(cls, values: Any) -> "Vocabulary":
+        """The distinct values in ascending order, null last."""
+        return cls(distinct_ids(id_series(values)))
+
+    @classmethod
+    def from_list(cls, ids: Iterable[Id]) -> "Vocabulary":
+        """The inverse of `to_list`."""
+        return cls(list(ids))
+
+    def to_list(self) -> list[Id]:
+        """The ids in code order, ready for JSON."""
+        return self._ids.to_list()
+
+    @property
+    def ids(self) -> pl.Series:
+        """The ids in code order as a polars series."""
+        return self._ids
+
+    def encode(self, values: Any) -> Codes:
+        """The code of each id, -1 for an id that is not in the vocabulary."""
+        return codes_in(id_series(values), self._ids)
+
+    def decode(self, codes: Any) -> list[Id]:
+        """The user's id of each code."""
+        given = np.asarray(codes)
+        if given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= len(self)):
+            raise LogError(f"Codes must be integers in 0..{len(self) - 1} to be decoded, but they are {given!r}.")
+        return self._ids.gather(given.astype(np.int64).ravel()).to_list()
+
+    def __len__(self) -> int:
+        """The number of ids."""
+        return len(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same ids, of the same type, in the same order."""
+        if not isinstance(other, Vocabulary):
+            return NotImplemented
+        return self is other or (self._ids.dtype == other._ids.dtype and self._ids.equals(other._ids))
+
+    def __hash__(self) -> int:
+        """Equal vocabularies hash alike."""
+        return hash((len(self), str(self._ids.dtype), self._ids.first()))
+
+    def __repr__(self) -> str:
+        """The number of ids and the first few."""
+        shown = ", ".join(map(repr, self._ids.head(4).to_list()))
+        return f"Vocabulary({len(self)} ids: {shown}{', ...' if len(self) > 4 else ''})"
+
+
+def _same(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
+    return left is right or np.array_equal(left, right)
+
+
+def _check_codes(codes: npt.NDArray[Any], vocabulary: Vocabulary) -> None:
+    if codes.size and (codes.min() < 0 or codes.max() >= len(vocabulary)):
+        worst = int(np.argmax((codes < 0) | (codes >= len(vocabulary))))
+        raise LogError(
+            f"Codes must lie in 0..{len(vocabulary) - 1}, the positions of their vocabulary, but entry {worst} "
+            f"is {codes[worst]}. Encode the values with the vocabulary first."
+        )
+
+
+def _check_finite(values: npt.NDArray[Any], what: str) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        where = np.argwhere(~finite)[0]
+        raise LogError(
+            f"{what} values must be finite, but entry {int(where[0])} is {values[tuple(where)]}. "
+            "Replace it or drop the row."
+        )
+
+
+def _check_shape(array: npt.NDArray[Any], ndim: int, what: str) -> None:
+    if array.ndim != ndim:
+        raise LogError(f"{what} must be an array with {ndim} dimension(s), but its shape is {array.shape}.")
+
+
+@dataclass(frozen=True, eq=False)
+class NumericColumn:
+    """One finite number per entry."""
+
+    values: npt.NDArray[np.float64]  # (n,)
+    kind: ClassVar[Kind] = "numeric"
+
+    def __post_init__(self) -> None:
+        """Seal and check the values."""
+        object.__setattr__(self, "values", sealed(self.values, np.float64))
+        _check_shape(self.values, 1, "A numeric column")
+        _check_finite(self.values, "Numeric")
+
+    def __len__(self) -> int:
+        """The number of entries."""
+        return len(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal entries."""
+        return isinstance(other, NumericColumn) and _same(self.values, other.values)
+
+    def take(self, index: Any) -> "NumericColumn":
+        """The entries at these positions."""
+        return NumericColumn(owned(self.values[index]))
+
+
+@dataclass(frozen=True, eq=False)
+class CategoricalColumn:
+    """One id per entry, as codes of a vocabulary."""
+
+    codes: Codes  # (n,)
+    vocabulary: Vocabulary
+    kind: ClassVar[Kind] = "categorical"
+
+    def __post_init__(self) -> None:
+        """Seal and check the codes."""
+        object.__setattr__(self, "codes", sealed(self.codes, np.int32))
+        _check_shape(self.codes, 1, "A categorical column")
+        _check_codes(self.codes, self.vocabulary)
+
+    def __len__(self) -> int:
+        """The number of entries."""
+        return len(self.codes)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal codes under equal vocabularies."""
+        if not isinstance(other, CategoricalColumn):
+            return NotImplemented
+        return self.vocabulary == other.vocabulary and _same(self.codes, other.codes)
+
+    def take(self, index: Any) -> "CategoricalColumn":
+        """The entries at these positions, under the same vocabulary."""
+        return CategoricalColumn(owned(self.codes[index]), self.vocabulary)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingColumn:
+    """One finite vector of fixed size per entry."""
+
+    values: npt.NDArray[np.float32]  # (n, d)
+    kind: ClassVar[Kind] = "embedding"
+
+    def __post_init__(self) -> None:
+        """Seal and check the vectors."""
+        with np.errstate(over="ignore"):  # a value beyond float32 becomes inf and is reported below
+            object.__setattr__(self, "values", sealed(self.values, np.float32))
+        _check_shape(self.values, 2, "An embedding column")
+        if self.values.shape[1] == 0:
+            raise LogError("An embedding column needs vectors of at least one number, but theirs is empty.")
+        _check_finite(self.values, "Embedding")
+
+    def __len__(self) -> int:
+        """The number of entries."""
+        return len(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal vectors."""
+        return isinstance(other, EmbeddingColumn) and _same(self.values, other.values)
+
+    def take(self, index: Any) -> "EmbeddingColumn":
+        """The vectors at these positions."""
+        return EmbeddingColumn(owned(self.values[index]))
+
+
+@dataclass(frozen=True, eq=False)
+class BagColumn:
+    """A variable number of ids per entry: those of entry i are `codes[offsets[i] : offsets[i + 1]]`, in order."""
+
+    offsets: npt.NDArray[np.int64]  # (n + 1,)
+    codes: Codes  # (total,)
+    vocabulary: Vocabulary
+    kind: ClassVar[Kind] = "bag"
+
+    def __post_init__(self) -> None:
+        """Seal and check offsets and codes."""
+        object.__setattr__(self, "offsets", sealed(self.offsets, np.int64))
+        object.__setattr__(self, "codes", sealed(self.codes, np.int32))
+        _check_shape(self.offsets, 1, "The offsets of a bag column")
+        _check_shape(self.codes, 1, "The codes of a bag column")
+        offsets = self.offsets
+        if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(self.codes) or (np.diff(offsets) < 0).any():
+            raise LogError(
+                f"The offsets of a bag column must rise from 0 to its number of codes ({len(self.codes)}), "
+                f"but they are {offsets!r}."
+            )
+        _check_codes(self.codes, self.vocabulary)
+
+    def __len__(self) -> int:
+        """The number of bags."""
+        return len(self.offsets) - 1
+
+    def __eq__(self, other: object) -> bool:
+        """Equal bags under equal vocabularies."""
+        if not isinstance(other, BagColumn):
+            return NotImplemented
+        same = _same(self.offsets, other.offsets) and _same(self.codes, other.codes)
+        return same and self.vocabulary == other.vocabulary
+
+    def take(self, index: Any) -> "BagColumn":
+        """The bags at these positions, under the same vocabulary."""
+        sizes = np.diff(self.offsets)[index]
+        starts = self.offsets[:-1][index]
+        offsets = np.concatenate(([0], np.cumsum(sizes)))
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
+        codes = self.codes[np.repeat(starts, sizes) + within]
+        return BagColumn(owned(offsets), owned(codes), self.vocabulary)
+
+
+Column: TypeAlias = NumericColumn | CategoricalColumn | EmbeddingColumn | BagColumn
+
+
+class FeatureTable(Mapping[str, Column]):
+    """Named feature columns of equal length."""
+
+    __slots__ = ("_columns", "_n_rows")
+    _columns: dict[str, Column]
+    _n_rows: int
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        """Keep the columns in the order given."""
+        kept = dict(columns)
+        if not kept:
+            raise LogError("A feature table needs at least one column, but it was given none.")
+        lengths = {name: len(column) for name, column in kept.items()}
+        if len(set(lengths.values())) != 1:
+            raise LogError(f"The columns of a feature table must have equal lengths, but they are {lengths}.")
+        object.__setattr__(self, "_columns", kept)
+        object.__setattr__(self, "_n_rows", next(iter(lengths.values())))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse: a feature table never changes."""
+        raise AttributeError(f"A feature table is frozen; {name} cannot be set.")
+
+    def __reduce__(self) -> tuple[type["FeatureTable"], tuple[dict[str, Column]]]:
+        """Pickle as the columns."""
+        return FeatureTable, (self._columns,)
+
+    @property
+    def n_rows(self) -> int:
+        """The number of entries of every column (`len` counts the columns, as for any mapping)."""
+        return self._n_rows
+
+    def __getitem__(self, name: str) -> Column:
+        """The column called `name`."""
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The column names in order."""
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        """The number of columns."""
+        return len(self._columns)
+
+    def take(self, index: Any) -> "FeatureTable":
+        """The same columns at these positions."""
+        return FeatureTable({name: column.take(index) for name, column in self._columns.items()})
+
+    def __repr__(self) -> str:
+        """The number of entries and each column's kind."""
+        kinds = ", ".join(f"{name}: {column.kind}" for name, column in self._columns.items())
+        return f"FeatureTable({self._n_rows} entries; {kinds})"

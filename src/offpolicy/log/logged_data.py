@@ -1,0 +1,270 @@
+"""The frozen log: rows of (context, action, reward) that point at contexts stored once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from offpolicy.errors import LogError, ParameterError
+from offpolicy.log.actions import ActionTable, coded_actions
+from offpolicy.log.arrays import context_table, deduplicated
+from offpolicy.log.assignment import fold_of_each_row, parts_of_rows
+from offpolicy.log.features import FeatureTable, Vocabulary
+from offpolicy.log.ids import Codes, owned, sealed
+from offpolicy.log.rewards import checked_range, rescaled
+
+Unit: TypeAlias = Literal["context", "cluster", "time"]
+FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedData:
+    """A log that cannot be built wrong; every array is read-only.
+
+    `reward` is always stored in [0, 1]; `reward_range` remembers the user's own scale.
+    """
+
+    contexts: FeatureTable  # the distinct contexts
+    context_index: Codes  # (rows,) position in `contexts`
+    action: Codes  # (rows,) code in `actions.vocabulary`
+    reward: npt.NDArray[np.float64]  # (rows,) in [0, 1]
+    actions: ActionTable
+    logging_prob: npt.NDArray[np.float64] | None = None  # (rows,) in (0, 1]
+    cluster: Codes | None = None  # (rows,) codes 0..C-1, each used
+    timestamp: npt.NDArray[np.int64] | None = None  # (rows,)
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    cluster_vocabulary: Vocabulary | None = None
+
+    def __post_init__(self) -> None:
+        """Seal every array and check every rule, so that nobody needs to check again."""
+        low, high = checked_range(self.reward_range)
+        object.__setattr__(self, "reward_range", (low, high))
+        for name, dtype in _ROW_ARRAYS.items():
+            values = getattr(self, name)
+            if values is not None:
+                object.__setattr__(self, name, _sealed_rows(name, values, dtype, len(self.context_index)))
+        if self.n_rows == 0:
+            raise LogError("A log needs at least one row, but this one is empty.")
+        _check_within("context_index", self.context_index, 0, self.n_contexts - 1)
+        _check_within("action", self.action, 0, self.n_actions - 1)
+        _check_within("reward", self.reward, 0.0, 1.0)
+        if self.logging_prob is not None:
+            _check_within("logging_prob", self.logging_prob, np.nextafter(0.0, 1.0), 1.0)
+        _check_clusters(self.cluster, self.cluster_vocabulary)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether every array, table and vocabulary is equal."""
+        if not isinstance(other, LoggedData):
+            return NotImplemented
+        plain = ("contexts", "actions", "reward_range", "cluster_vocabulary")
+        if any(getattr(self, name) != getattr(other, name) for name in plain):
+            return False
+        pairs = [(getattr(self, name), getattr(other, name)) for name in _ROW_ARRAYS]
+        return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+
+    @staticmethod
+    def from_arrays(
+        contexts: Any,
+        action: Any,
+        reward: Any,
+        *,
+        context_index: Any = None,
+        actions: Any = None,
+        logging_prob: Any = None,
+        cluster: Any = None,
+        timestamp: Any = None,
+        reward_range: tuple[float, float] = (0.0, 1.0),
+    ) -> "LoggedData":
+        """Build a log from arrays.
+
+        `contexts` is a matrix (one vector per context), a mapping from names to arrays, or a `FeatureTable`; with
+        `context_index` it holds the distinct contexts, without it one entry per row, which is then de-duplicated
+        exactly. `actions` is the number of actions K (then `action` holds codes 0..K-1), a sequence of ids, a
+        `Vocabulary` or an `ActionTable` (then `action` holds ids), or None (the distinct ids of `action`).
+        `reward` is on the scale of `reward_range` and is rescaled to [0, 1]. Arrays are copied.
+        """
+        table = context_table(contexts)
+        if context_index is None:
+            table, context_index = deduplicated(table)
+        action_table, codes = coded_actions(action, actions)
+        low, high = checked_range(reward_range)
+        clusters = None if cluster is None else Vocabulary.of(cluster)
+        return LoggedData(
+            contexts=table,
+            context_index=context_index,
+            action=codes,
+            reward=rescaled(np.asarray(reward), low, high),
+            actions=action_table,
+            logging_prob=logging_prob,
+            cluster=None if clusters is None else owned(clusters.encode(cluster)),
+            timestamp=timestamp,
+            reward_range=(low, high),
+            cluster_vocabulary=clusters,
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """The number of logged decisions."""
+        return len(self.context_index)
+
+    @property
+    def n_contexts(self) -> int:
+        """The number of distinct contexts."""
+        return self.contexts.n_rows
+
+    @property
+    def n_actions(self) -> int:
+        """The number of actions there are, logged or not."""
+        return len(self.actions)
+
+    @property
+    def cluster_index(self) -> Codes:
+        """The unit of independence of each row: its cluster, or its context when no cluster was given."""
+        return self.context_index if self.cluster is None else self.cluster
+
+    @cached_property
+    def action_count(self) -> npt.NDArray[np.int64]:
+        """How often each action was logged."""
+        return owned(np.bincount(self.action, minlength=self.n_actions))  # (actions,)
+
+    def take(self, rows: Any) -> "LoggedData":
+        """The log of these rows (positions or a mask): unused contexts go, vocabularies stay."""
+        kept = np.asarray(rows)
+        if kept.dtype == np.bool_ and kept.shape != (self.n_rows,):
+            raise ParameterError(f"A mask needs {self.n_rows} entries, one per row, but its shape is {kept.shape}.")
+        if kept.dtype != np.bool_ and kept.dtype.kind not in "iu" and kept.size:
+            raise ParameterError(f"rows must be a mask or integer positions, but they are {kept.dtype}.")
+        kept = kept if kept.dtype == np.bool_ else kept.astype(np.int64)
+        if kept.dtype != np.bool_ and kept.size and (kept.min() < -self.n_rows or kept.max() >= self.n_rows):
+            raise ParameterError(
+                f"Row positions must be below {self.n_rows}, the number of rows, but they span "
+                f"{kept.min()}..{kept.max()}."
+            )
+        changed: dict[str, Any] = {
+            name: None if values is None else owned(values[kept])
+            for name, values in ((name, getattr(self, name)) for name in _ROW_ARRAYS)
+        }
+        used, changed["context_index"] = _compacted(changed["context_index"], self.n_contexts)
+        if self.cluster is not None:
+            used_clusters, changed["cluster"] = _compacted(changed["cluster"], int(self.cluster.max()) + 1)
+            if self.cluster_vocabulary is not None:
+                ids = self.cluster_vocabulary.ids.gather(used_clusters)
+                changed["cluster_vocabulary"] = Vocabulary(ids)
+        contexts = self.contexts if len(used) == self.n_contexts else self.contexts.take(used)
+        return replace(self, contexts=contexts, **changed)
+
+    def split(self, fractions: Sequence[float], by: Unit | None = None, seed: int = 0) -> tuple["LoggedData", ...]:
+        """Disjoint logs of about these fractions of the groups; a group is never on two sides.
+
+        Groups are clusters when there are some and contexts otherwise, unless `by` says which. By cluster, a context
+        that occurs in two clusters may be met on both sides: the cluster is the unit then. By time, the parts follow
+        each other, `fractions` count rows, and rows of one instant stay together.
+        """
+        parts = parts_of_rows(self._unit(by), by == "time", fractions, seed)
+        return tuple(self.take(rows) for rows in parts)
+
+    def folds(self, k: int, by: Unit | None = None, seed: int = 0) -> npt.NDArray[np.int64]:
+        """The fold 0..k-1 of each row for cross-fitting; rows of one group share a fold (groups as in `split`)."""
+        return fold_of_each_row(self._unit(by), by == "time", k, seed)
+
+    def _unit(self, by: Unit | None) -> npt.NDArray[Any]:
+        if by is None:
+            return self.cluster_index
+        units = {"context": self.context_index, "cluster": self.cluster, "time": self.timestamp}
+        if by not in units:
+            raise ParameterError(f"by must be context, cluster or time, never the row, but it is {by!r}.")
+        unit = units[by]
+        if unit is None:
+            column = "timestamp" if by == "time" else by
+            raise ParameterError(f"A split by {by} needs a {column}, but this log has none. Read the log with one.")
+        return unit
+
+    def without_propensities(self) -> "LoggedData":
+        """The same log with its logging probabilities forgotten."""
+        return replace(self, logging_prob=None)
+
+    def reward_to_user_scale(self, value: FloatOrArray) -> FloatOrArray:
+        """A reward or value in [0, 1] on the user's own scale."""
+        low, high = self.reward_range
+        return low + value * (high - low)
+
+    def width_to_user_scale(self, width: FloatOrArray) -> FloatOrArray:
+        """A difference of rewards, a standard error or an interval's width on the user's own scale."""
+        low, high = self.reward_range
+        return width * (high - low)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain facts about the log, ready for JSON; rewards on the user's scale."""
+        per_context = np.bincount(self.context_index, minlength=self.n_contexts)
+        return {
+            "rows": self.n_rows,
+            "contexts": self.n_contexts,
+            "rows_per_context_median": float(np.median(per_context)),
+            "actions": self.n_actions,
+            "actions_never_logged": int((self.action_count == 0).sum()),
+            "reward_mean": float(self.reward_to_user_scale(float(self.reward.mean()))),
+            "reward_range": list(self.reward_range),
+            "reward_binary": bool(((self.reward == 0.0) | (self.reward == 1.0)).all()),
+            "propensities_recorded": self.logging_prob is not None,
+            "clusters": None if self.cluster is None else int(self.cluster.max()) + 1,
+            "timestamps_recorded": self.timestamp is not None,
+            "context_features": {name: column.kind for name, column in self.contexts.items()},
+            "action_features": {name: column.kind for name, column in (self.actions.features or {}).items()},
+        }
+
+
+_ROW_ARRAYS: dict[str, Any] = {
+    "context_index": np.int32,
+    "action": np.int32,
+    "reward": np.float64,
+    "logging_prob": np.float64,
+    "cluster": np.int32,
+    "timestamp": np.int64,
+}
+
+
+def _sealed_rows(name: str, values: Any, dtype: Any, n_rows: int) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    if array.ndim != 1 or len(array) != n_rows:
+        raise LogError(f"{name} must hold one value for each of the {n_rows} rows, but its shape is {array.shape}.")
+    if dtype is not np.float64 and array.dtype.kind not in "iu":
+        raise LogError(f"{name} must hold integers, but it holds {array.dtype}.")
+    if dtype is np.float64 and array.dtype.kind not in "iufb":
+        raise LogError(f"{name} must hold numbers, but it holds {array.dtype}.")
+    if array.dtype.kind in "iu" and array.size and array.dtype != dtype and dtype is not np.float64:
+        info = np.iinfo(dtype)
+        _check_within(name, array, info.min, info.max)
+    return sealed(array, dtype)
+
+
+def _check_within(name: str, values: npt.NDArray[Any], low: float, high: float) -> None:
+    if values.min() >= low and values.max() <= high:  # NaN fails both
+        return
+    row = int(np.argmin((values >= low) & (values <= high)))
+    ends = "(0, 1]" if name == "logging_prob" else f"{low:g}..{high:g}"
+    raise LogError(f"{name} must lie in {ends}, but row {row} holds {values[row]}. Mend or drop that row.")
+
+
+def _check_clusters(cluster: Codes | None, vocabulary: Vocabulary | None) -> None:
+    if cluster is None:
+        if vocabulary is not None:
+            raise LogError("A cluster vocabulary was given without the cluster of each row. Give both or neither.")
+        return
+    _check_within("cluster", cluster, 0, len(cluster) - 1)
+    unused = np.flatnonzero(np.bincount(cluster) == 0)
+    if unused.size:
+        raise LogError(f"cluster codes must be contiguous from 0, but no row has code {unused[0]}. Renumber them.")
+    if vocabulary is not None and len(vocabulary) != int(cluster.max()) + 1:
+        raise LogError(f"There are {int(cluster.max()) + 1} clusters but {len(vocabulary)} cluster ids. Match them.")
+
+
+def _compacted(index: Codes, size: int) -> tuple[npt.NDArray[np.int64], Codes]:
+    """The positions still used, ascending, and the index into them."""
+    used = np.zeros(size, dtype=np.bool_)
+    used[index] = True
+    renumbered = np.cumsum(used, dtype=np.int32)
+    renumbered -= 1
+    return np.flatnonzero(used), owned(renumbered[index])

@@ -1,0 +1,78 @@
+"""Where rows came from, so that every complaint names the file, the column, the row and the value."""
+
+import csv
+import gzip
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from offpolicy.errors import LogError
+
+SHOWN = 80  # characters of a value that a message repeats
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file, frame or set of arrays; `separator` is set for a CSV file, whose rows have line numbers."""
+
+    name: str
+    n_rows: int
+    path: Path | None = None
+    separator: str | None = None
+
+    def place(self, row: int) -> str:
+        """The row (counted from 0) and, in a CSV file, its line (counted from 1)."""
+        if self.separator is None or self.path is None:
+            return f"row {row}"
+        return f"row {row} (line {_line_number(self.path, self.separator, row)})"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The parts that rows were stacked from, in order."""
+
+    parts: Sequence[Part]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether every value arrived as text (CSV) and has yet to be typed."""
+        return any(part.separator is not None for part in self.parts)
+
+    @property
+    def name(self) -> str:
+        """The file or frame; of several files the first and how many more there are."""
+        first = self.parts[0].name
+        return first if len(self.parts) == 1 else f"{first} (and {len(self.parts) - 1} more)"
+
+    def bad_value(self, column: str, row: int, value: Any, rule: str, remedy: str) -> LogError:
+        """The error for one offending value; `row` counts over all parts."""
+        ends = list(accumulate(part.n_rows for part in self.parts))
+        number = min(bisect_right(ends, row), len(ends) - 1)
+        part = self.parts[number]
+        local = row - (ends[number] - part.n_rows)
+        return LogError(
+            f"{part.name}: column {column!r} {rule}, but {part.place(local)} holds {shown(value)}. {remedy}"
+        )
+
+    def bad_column(self, column: str, problem: str, remedy: str) -> LogError:
+        """The error for a column as a whole."""
+        return LogError(f"{self.name}: column {column!r} {problem}. {remedy}")
+
+
+def shown(value: Any) -> str:
+    """A value as messages print it: null by that name, long ones cut short."""
+    text = "null (an empty field)" if value is None else repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def _line_number(path: Path, separator: str, row: int) -> int:
+    """The line on which a row of a CSV file begins; quoted fields may span lines."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as lines:
+        reader = csv.reader(lines, delimiter=separator)
+        for _ in range(row + 1):  # the header and the rows before
+            next(reader, None)
+        return reader.line_num + 1

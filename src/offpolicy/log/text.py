@@ -1,0 +1,56 @@
+"""Typing of values that arrive as text: integers, numbers, ids whose spelling matters, and written-out lists."""
+
+import polars as pl
+
+from offpolicy.log.features import Kind
+from offpolicy.log.origin import Origin
+
+MOSTLY = 0.5  # from this share of numbers on, a value that is no number is taken for a mistake
+
+
+def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) -> pl.Series:
+    """Integers where every value is a plainly written one; else numbers; else the text as it stands.
+
+    "007" is not plainly written, so a column that holds it keeps its spelling. A column of mostly numbers with
+    something else between them is an error unless it is declared categorical.
+    """
+    whole = text.cast(pl.Int64, strict=False)
+    if (whole.cast(pl.String).eq_missing(text)).all():
+        return whole
+    if kind == "categorical":
+        return text
+    number = text.str.strip_chars().cast(pl.Float64, strict=False)
+    odd = number.is_null() & text.is_not_null()
+    if odd.any():
+        check_not_mixed(column, text, odd, origin)
+        return text
+    return text if _has_leading_zero(text) else number
+
+
+def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin) -> None:
+    """Refuse a column in which most values are numbers and some (`odd`) are not."""
+    present = len(text) - text.null_count()
+    n_odd = int(odd.sum())
+    if not n_odd or present - n_odd < MOSTLY * present:
+        return
+    row = odd.arg_max() or 0
+    remedy = f"Mend the value, or declare kinds={{{column!r}: 'categorical'}} if these are ids."
+    raise origin.bad_value(column, row, text[row], "mixes numbers with other text", remedy)
+
+
+def _has_leading_zero(text: pl.Series) -> bool:
+    """Whether some value is spelled like "007": an id, not a quantity."""
+    return bool(text.str.contains(r"^-?0[0-9]").any())
+
+
+def split_text(text: pl.Series) -> pl.Series:
+    """Lists written as text: "[1, 5, 9]", "1 5 9", "a|b|c" or "a;b".
+
+    One separator holds for the whole column: the first of | ; , that occurs in it, otherwise white space.
+    """
+    bare = text.str.strip_chars(" \t[](){}")
+    separator = next((mark for mark in "|;," if bare.str.contains(mark, literal=True).any()), None)
+    if separator is None:
+        return bare.str.extract_all(r"\S+").list.eval(pl.element().str.strip_chars("'\""))
+    items = bare.str.split(separator).list.eval(pl.element().str.strip_chars(" \t'\""))
+    return items.list.eval(pl.element().filter(pl.element() != ""))
