@@ -10,6 +10,9 @@ from offpolicy.log.features import (
     Vocabulary,
 )
 from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.obp import from_obp, target_prob_from_obp, to_obp
+from offpolicy.log.readers import read_log
+from offpolicy.log.schema import LogSchema
 
 __all__ = [
     "ActionTable",
@@ -17,7 +20,12 @@ __all__ = [
     "CategoricalColumn",
     "EmbeddingColumn",
     "FeatureTable",
+    "LogSchema",
     "LoggedData",
     "NumericColumn",
     "Vocabulary",
+    "from_obp",
+    "read_log",
+    "target_prob_from_obp",
+    "to_obp",
 ]

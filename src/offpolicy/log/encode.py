@@ -94,7 +94,7 @@ def _column(name: str, kind: Kind, series: pl.Series, rows: npt.NDArray[np.int64
         vocabulary = Vocabulary.of(series)
         return CategoricalColumn(owned(vocabulary.encode(series)), vocabulary)
     if kind == "bag":
-        flat = series.explode(empty_as_null=False, keep_nulls=False)
+        flat = _flattened(series)
         vocabulary = Vocabulary.of(flat)
         sizes = series.list.len().to_numpy()
         offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
@@ -111,7 +111,7 @@ def _column(name: str, kind: Kind, series: pl.Series, rows: npt.NDArray[np.int64
 
 def _matrix(series: pl.Series) -> npt.NDArray[np.float32]:
     width = series.dtype.shape[0] if isinstance(series.dtype, pl.Array) else 0
-    flat = series.explode(empty_as_null=False).fill_null(np.nan)
+    flat = series.explode().fill_null(np.nan)
     return owned(flat.to_numpy().reshape(len(series), width).astype(np.float32))
 
 
@@ -129,7 +129,7 @@ def numbers(column: str, series: pl.Series, origin: Origin, *, parse: bool = Tru
             raise origin.bad_value(column, row, text[row], "must hold numbers", "Write a number or drop the row.")
         return parsed
     raise origin.bad_value(
-        column, 0, series.first(), f"must hold numbers, but it is of type {dtype}", "Convert the column to numbers."
+        column, 0, series.first(), f"must hold numbers (its type is {dtype})", "Convert the column to numbers."
     )
 
 
@@ -178,7 +178,7 @@ def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
         rule = f"must hold vectors of one length (row 0 has {size})"
         remedy = "Mend the vector, or declare the column a bag if its length may vary."
         raise origin.bad_value(column, row, lists[row].to_list(), rule, remedy)
-    flat = lists.explode(empty_as_null=False)
+    flat = lists.explode()
     values = flat.cast(pl.Float32, strict=False)
     failed = values.is_null() & flat.is_not_null()
     if failed.any():
@@ -197,10 +197,15 @@ def _bag(column: str, series: pl.Series, origin: Origin) -> pl.Series:
     if not isinstance(lists.dtype, pl.List):
         remedy = "Give lists of ids, or declare another kind."
         raise origin.bad_column(column, f"must hold bags of ids, but it is of type {series.dtype}", remedy)
-    flat = ids(column, lists.explode(empty_as_null=False, keep_nulls=False), origin)
+    flat = ids(column, _flattened(lists), origin)
     if series.dtype == pl.String:
         flat = typed_text(column, flat, "categorical", origin)
     return lists.cast(pl.List(flat.dtype)).fill_null(pl.lit([], dtype=pl.List(flat.dtype)))
+
+
+def _flattened(lists: pl.Series) -> pl.Series:
+    """All items one after another; an empty or missing list adds nothing."""
+    return lists.filter(lists.list.len() > 0).explode()
 
 
 def _first(mask: pl.Series) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offpolicy.errors import LogError, ParameterError
-from offpolicy.log.ids import owned
+from offpolicy.log.ids import owned, sealed
 
 
 def checked_range(reward_range: Any) -> tuple[float, float]:
@@ -31,9 +31,15 @@ def rescaled(reward: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[n
             f"reward must lie in [{low:g}, {high:g}], but row {row} holds {reward[row]}. "
             "Mend the row, or declare the range of your rewards with reward_range=(low, high)."
         )
+    return to_unit(reward, low, high)
+
+
+def to_unit(reward: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np.float64]:
+    """Rewards known to lie in [low, high] moved to [0, 1]; shared with the caller if there is nothing to do."""
+    if (low, high) == (0.0, 1.0):
+        return sealed(reward, np.float64)
     values = reward.astype(np.float64)
-    if (low, high) != (0.0, 1.0):
-        values -= low
-        values /= high - low
-        np.minimum(values, 1.0, out=values)  # rounding may overshoot by one unit in the last place
+    values -= low
+    values /= high - low
+    np.minimum(values, 1.0, out=values)  # rounding may overshoot by one unit in the last place
     return owned(values)

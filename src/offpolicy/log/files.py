@@ -1,0 +1,211 @@
+"""Log files: which ones a source names, which format they have, and their columns as polars frames."""
+
+import csv
+import glob
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias
+
+import polars as pl
+
+from offpolicy.errors import LogError
+from offpolicy.log.origin import Part, shown
+
+Format: TypeAlias = Literal["parquet", "csv", "ndjson"]
+
+SUFFIXES: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+}
+MAGIC = b"PAR1"
+
+
+def expanded(source: str | Path | Sequence[str | Path]) -> list[Path]:
+    """The files that a path, a glob or a list of either names; at least one."""
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        if path.is_dir():
+            raise LogError(f"{path} is a folder. Name its files, for example with the glob {path}/*.parquet.")
+        if path.exists() or not glob.has_magic(str(path)):
+            return [path]
+        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+        if not found:
+            raise LogError(f"No file matches {path}. Check the pattern and the folder.")
+        return found
+    paths = [path for one in source for path in expanded(one)]
+    if not paths:
+        raise LogError("The list of files is empty. Name at least one file.")
+    return paths
+
+
+def format_of(path: Path) -> Format:
+    """The format by suffix, else by the first bytes. A file that cannot be opened or is no Parquet is an error."""
+    suffixes = path.suffixes[:-1] if path.suffix == ".gz" else path.suffixes
+    by_name = SUFFIXES.get(suffixes[-1].lower()) if suffixes else None
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+            size = file.seek(0, 2)
+            file.seek(max(0, size - len(MAGIC)))
+            tail = file.read()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise LogError(f"{path} cannot be opened: {reason}. Check the path and your permission to read it.") from None
+    if by_name == "parquet" or (by_name is None and head.startswith(MAGIC)):
+        _check_parquet(path, head, tail)
+        return "parquet"
+    return by_name or ("ndjson" if head.lstrip().startswith(b"{") else "csv")
+
+
+def _check_parquet(path: Path, head: bytes, tail: bytes) -> None:
+    if not head:
+        raise LogError(f"{path} is empty (0 bytes), so it is not a Parquet file. Write it again.")
+    if not head.startswith(MAGIC):
+        raise LogError(f"{path} is not a Parquet file: it begins with {head[:12]!r}. Rename it if it is CSV or NDJSON.")
+    if tail != MAGIC:
+        raise LogError(f"{path} is truncated: a Parquet file ends with {MAGIC!r}. Copy or write it again in full.")
+
+
+def column_names(path: Path, form: Format) -> list[str]:
+    """The columns of a file, in order."""
+    if form == "parquet":
+        return list(_guarded(path, form, lambda: pl.read_parquet_schema(path)))
+    if form == "ndjson":
+        scan = _guarded(path, form, lambda: pl.scan_ndjson(path, infer_schema_length=None).collect_schema())
+        return list(scan)
+    with _opened(path) as lines:
+        header = next(csv.reader(lines, delimiter=separator_of(path)), [])
+    twice = next((name for position, name in enumerate(header) if name in header[:position]), None)
+    if twice is not None:
+        raise LogError(f"{path}: the header names the column {twice!r} more than once. Rename one of them.")
+    return header
+
+
+def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.DataFrame, Part]:
+    """These columns of a file; those of a CSV file as text."""
+    if form == "parquet":
+        frame = _guarded(
+            path, form, lambda: pl.read_parquet(path, columns=list(columns), glob=False, hive_partitioning=False)
+        )
+    elif form == "ndjson":
+        scan = pl.scan_ndjson(path, infer_schema_length=None)
+        frame = _guarded(path, form, lambda: scan.select(columns).collect())
+        _check_json_types(path, frame)
+    else:
+        mark = separator_of(path)
+        frame = _guarded(
+            path, form, lambda: pl.read_csv(path, columns=list(columns), separator=mark, infer_schema=False, glob=False)
+        )
+        frame = frame.head(max(0, len(frame) - _blank_lines_at_end(path)))
+        return frame.select(columns), Part(str(path), len(frame), path, mark)
+    return frame.select(columns), Part(str(path), len(frame), path)
+
+
+def separator_of(path: Path) -> str:
+    """The field separator of a CSV file: a comma, or what its header uses instead."""
+    if ".tsv" in path.suffixes:
+        return "\t"
+    with _opened(path) as lines:
+        header = lines.readline()
+    return next((mark for mark in ",;\t" if mark in header), ",")
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return path.open(encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _guarded(path: Path, form: Format, read: Any) -> Any:
+    """The result of a read, with whatever the libraries raise turned into one paragraph about this file."""
+    try:
+        return read()
+    except pl.exceptions.NoDataError:
+        raise LogError(f"{path} is empty. A log needs a header and at least one row.") from None
+    except pl.exceptions.DuplicateError:
+        raise LogError(f"{path} has two columns of one name. Rename one of them.") from None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError) as error:
+        reason = _diagnosis(path, form) or f"{(str(error).splitlines() or [type(error).__name__])[0]}"
+        raise LogError(f"{path} cannot be read as {form.upper()}: {reason}. Mend or rewrite the file.") from None
+
+
+def _diagnosis(path: Path, form: Format) -> str | None:
+    """The first broken line of a text file, found by a slower reader."""
+    if form == "parquet":
+        return None
+    if form == "csv":
+        with _opened(path) as lines:
+            reader = csv.reader(lines, delimiter=separator_of(path))
+            width = len(next(reader, []))
+            for row, fields in enumerate(reader):
+                if len(fields) > width:
+                    return f"row {row} (line {reader.line_num}) has {len(fields)} fields and the header {width}"
+        return None
+    families: dict[str, str] = {}
+    with _opened(path) as lines:
+        for row, value in enumerate(_json_rows(lines)):
+            if not isinstance(value, dict):
+                return f"row {row} holds {shown(value)}, which is not a JSON object"
+            for column, item in value.items():
+                family = _family(item)
+                if family and families.setdefault(column, family) != family:
+                    return (
+                        f"column {column!r} holds {families[column]}s at first, "
+                        f"but row {row} holds {shown(item)}, a {family}"
+                    )
+    return None if families else "it holds no rows"
+
+
+def _json_rows(lines: Iterable[str]) -> Iterable[Any]:
+    for line in lines:
+        if line.strip():
+            try:
+                yield json.loads(line, parse_constant=lambda _: None)
+            except json.JSONDecodeError:
+                yield line.strip()
+
+
+def _family(item: Any) -> str:
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
+    return names.get(type(item), "")
+
+
+def _check_json_types(path: Path, frame: pl.DataFrame) -> None:
+    """Refuse a column of strings in which some values were written as numbers or booleans."""
+    for series in frame.get_columns():
+        if series.dtype != pl.String:
+            continue
+        unquoted = series.cast(pl.Float64, strict=False).is_not_null() | series.is_in(["true", "false"])
+        if unquoted.any():
+            _check_all_quoted(path, series.name)
+
+
+def _check_all_quoted(path: Path, column: str) -> None:
+    with _opened(path) as lines:
+        families = [_family(value.get(column)) for value in _json_rows(lines) if isinstance(value, dict)]
+    present = [(row, family) for row, family in enumerate(families) if family]
+    for row, family in present:
+        if family != present[0][1]:
+            with _opened(path) as lines:
+                held = next(value for at, value in enumerate(_json_rows(lines)) if at == row)[column]
+            raise LogError(
+                f"{path}: column {column!r} mixes {present[0][1]}s with {family}s: row {row} holds {shown(held)}. "
+                "Write all of its values as one type."
+            )
+
+
+def _blank_lines_at_end(path: Path) -> int:
+    """How many empty lines close an uncompressed file; polars would read each as a row of nulls."""
+    if path.suffix == ".gz":
+        return 0
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 4096))
+        tail = file.read().replace(b"\r\n", b"\n")
+    return max(0, len(tail) - len(tail.rstrip(b"\n")) - 1)

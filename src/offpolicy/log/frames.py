@@ -1,0 +1,80 @@
+"""Columns of a frame in memory: pandas, polars, arrow, or anything else that narwhals understands."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import narwhals as nw
+import polars as pl
+
+from offpolicy.errors import LogError, ParameterError
+from offpolicy.log.origin import Origin, Part
+
+FRAME = "the frame"
+
+
+def wrapped(source: Any) -> Any:
+    """The source as a narwhals frame, or the error that it is none."""
+    try:
+        return nw.from_native(source)
+    except nw.exceptions.DuplicateError:
+        raise _duplicate(list(getattr(source, "columns", getattr(source, "column_names", [])))) from None
+    except TypeError:
+        raise ParameterError(
+            f"source must be a path, a glob, a list of paths, or a pandas, polars or arrow frame, "
+            f"but it is {type(source).__name__}."
+        ) from None
+
+
+def frame_names(frame: Any) -> list[str]:
+    """The column names of a narwhals frame."""
+    try:
+        names = list(frame.collect_schema().names())
+    except nw.exceptions.DuplicateError:
+        native = nw.to_native(frame)
+        names = list(getattr(native, "column_names", None) or native.columns)
+    except pl.exceptions.PolarsError as error:  # a lazy frame may hold a broken plan
+        raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}.") from None
+    if len(set(names)) != len(names):
+        raise _duplicate(names)
+    return names
+
+
+def _duplicate(names: Sequence[Any]) -> LogError:
+    twice = next((name for position, name in enumerate(names) if name in list(names)[:position]), "?")
+    return LogError(f"{FRAME} has the column {twice!r} more than once. Rename or drop one of them.")
+
+
+def frame_columns(frame: Any, columns: Sequence[str]) -> tuple[dict[str, pl.Series], Part]:
+    """These columns of a narwhals frame as polars series."""
+    if isinstance(frame, nw.LazyFrame):
+        try:
+            collected = frame.select(*columns).collect(backend="polars").to_native()
+        except Exception as error:  # each lazy backend has its own family of errors
+            raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}.") from None
+        series = {name: collected.get_column(name) for name in columns}
+    else:
+        series = {name: _polars_series(frame, name) for name in columns}
+    return series, Part(FRAME, len(series[columns[0]]))
+
+
+def _polars_series(frame: Any, name: str) -> pl.Series:
+    column = frame.get_column(name)
+    try:
+        converted: pl.Series = column.to_polars()
+    except Exception as error:  # pyarrow and polars raise many kinds for mixed objects
+        raise _unconvertible(name, column.to_list(), error) from None
+    if converted.dtype == pl.Object:
+        raise _unconvertible(name, column.to_list(), TypeError("it holds Python objects"))
+    return converted
+
+
+def _unconvertible(name: str, values: list[Any], error: Exception) -> LogError:
+    origin = Origin((Part(FRAME, len(values)),))
+    present = [(row, value) for row, value in enumerate(values) if value is not None and value == value]
+    for row, value in present:
+        if type(value) is not type(present[0][1]):
+            first = type(present[0][1]).__name__
+            remedy = "Convert the column to one type."
+            return origin.bad_value(name, row, value, f"mixes types (its first value is a {first})", remedy)
+    reason = str(error).splitlines()[0]
+    return origin.bad_column(name, f"cannot be converted: {reason}", "Convert the column to numbers, ids or lists")

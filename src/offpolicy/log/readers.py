@@ -1,0 +1,203 @@
+"""`read_log`: any file or frame becomes a `LoggedData`, and every complaint is made here."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from offpolicy.errors import LogError, ParameterError
+from offpolicy.log.actions import ActionTable
+from offpolicy.log.encode import RawColumns, distinct_contexts, feature_table, ids, numbers
+from offpolicy.log.features import Kind, Vocabulary
+from offpolicy.log.ids import UNKNOWN, Codes, codes_in, owned
+from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.origin import Origin
+from offpolicy.log.rewards import to_unit
+from offpolicy.log.schema import UNIT_RANGE, LogSchema
+from offpolicy.log.tables import Table, read_table
+from offpolicy.log.text import typed_text
+
+Source: TypeAlias = str | Path | Sequence[str | Path] | Any
+"""A path or glob, several of them, or a pandas, polars or arrow frame."""
+
+DROP = "Mend the value or drop the row."
+
+
+def read_log(
+    source: Source,
+    *,
+    context: Sequence[str],
+    action: str,
+    reward: str,
+    propensity: str | None = None,
+    cluster: str | None = None,
+    timestamp: str | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    actions: Any = None,
+    reward_range: tuple[float, float] | None = None,
+) -> LoggedData:
+    """Read a log from Parquet, CSV or NDJSON files (path, glob or list) or from a frame in memory.
+
+    Only the named columns are read. Rewards must lie in [0, 1], or in `reward_range`, from which they are rescaled.
+    `kinds` overrides the kind of a feature column (`LogSchema` states the rule). `actions` lists all action ids, or
+    is a file or frame in which the column called like `action` holds the ids and all others are action features;
+    without it the actions are those that were logged. A timestamp may be a datetime, a date, an integer, or a float
+    in seconds; dates and floats become microseconds.
+    """
+    schema = LogSchema(
+        context=context,
+        action=action,
+        reward=reward,
+        propensity=propensity,
+        cluster=cluster,
+        timestamp=timestamp,
+        kinds=dict(kinds or {}),
+        reward_range=UNIT_RANGE if reward_range is None else reward_range,
+    )
+    return _log_of(read_table(source, schema.columns), schema, actions)
+
+
+def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
+    """Encode role by role, letting go of each raw column as soon as it is encoded."""
+    series, origin = table.series, table.origin
+    if not len(series[schema.action]):
+        raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
+    given = _given_actions(actions, schema)
+    features = () if given is None or given.features is None else tuple(given.features)
+    schema.check_kinds([*schema.columns, *features])
+    low, high = schema.reward_range
+    rewards = _quantity(schema.reward, series.pop(schema.reward), (low, high), origin, _reward_rule(schema))
+    probs = None
+    if schema.propensity is not None:
+        smallest = np.nextafter(0.0, 1.0)
+        rule = "must hold probabilities in (0, 1]"
+        probs = _quantity(schema.propensity, series.pop(schema.propensity), (smallest, 1.0), origin, rule)
+    action_table, codes = _coded_actions(schema, series.pop(schema.action), given, origin)
+    clusters, cluster = None, None
+    if schema.cluster is not None:
+        values = _ids(schema.cluster, series[schema.cluster], schema.kinds.get(schema.cluster), origin)
+        clusters = Vocabulary.of(values)
+        cluster = owned(clusters.encode(values))
+    times = None
+    if schema.timestamp is not None:
+        times = _instants(schema.timestamp, series[schema.timestamp], origin)
+    for name in set(series) - set(schema.context):
+        del series[name]
+    contexts, index = distinct_contexts(RawColumns(series, schema.kinds, origin))
+    return LoggedData(
+        contexts=contexts,
+        context_index=index,
+        action=codes,
+        reward=to_unit(rewards, low, high),
+        actions=action_table,
+        logging_prob=probs,
+        cluster=cluster,
+        timestamp=times,
+        reward_range=(low, high),
+        cluster_vocabulary=clusters,
+    )
+
+
+def _reward_rule(schema: LogSchema) -> str:
+    low, high = schema.reward_range
+    return f"must hold rewards in [{low:g}, {high:g}]"
+
+
+def _quantity(
+    column: str, series: pl.Series, bounds: tuple[float, float], origin: Origin, rule: str
+) -> npt.NDArray[np.float64]:
+    """The numbers of a column, every one of them within the bounds."""
+    values = numbers(column, series, origin, parse=origin.is_text)
+    array = (values.fill_null(np.nan) if values.null_count() else values).to_numpy()
+    low, high = bounds
+    if not (array.min() >= low and array.max() <= high):  # NaN fails both
+        row = int(np.argmin((array >= low) & (array <= high)))
+        remedy = DROP
+        if rule.startswith("must hold rewards") and np.isfinite(array[row]):
+            remedy = "Mend the value, or declare the range of your rewards with reward_range=(low, high)."
+        raise origin.bad_value(column, row, series[row], rule, remedy)
+    return array
+
+
+def _ids(column: str, series: pl.Series, kind: Kind | None, origin: Origin, *, spelled: bool = False) -> pl.Series:
+    """The ids of a column that must name something in every row."""
+    if kind not in (None, "categorical"):
+        raise ParameterError(f"kinds declares {column!r} {kind}, but the column holds ids. Declare it categorical.")
+    if origin.is_text and not spelled:
+        series = typed_text(column, series, kind, origin)
+    values = ids(column, series, origin)
+    if values.null_count():
+        row = values.is_null().arg_max() or 0
+        raise origin.bad_value(column, row, None, "must hold an id in every row", DROP)
+    return values
+
+
+def _given_actions(actions: Any, schema: LogSchema) -> ActionTable | None:
+    """The action table that the user gave, from a table, a vocabulary, ids, a file or a frame."""
+    if actions is None or isinstance(actions, ActionTable):
+        return actions
+    if isinstance(actions, Vocabulary):
+        return ActionTable(actions)
+    if isinstance(actions, int) and not isinstance(actions, bool):
+        actions = range(actions)
+    if isinstance(actions, range | list | tuple | set | np.ndarray | pl.Series):
+        return ActionTable(Vocabulary(sorted(actions) if isinstance(actions, set) else actions))
+    table = read_table(actions, (schema.action,), everything=True)
+    series, origin = table.series, table.origin
+    named = _ids(schema.action, series.pop(schema.action), schema.kinds.get(schema.action), origin)
+    if named.n_unique() != len(named):
+        row = (~named.is_first_distinct()).arg_max() or 0
+        raise origin.bad_value(schema.action, row, named[row], "must name each action once", "Drop the repetition.")
+    features = feature_table(RawColumns(series, schema.kinds, origin)) if series and len(named) else None
+    return ActionTable(Vocabulary(named), features)
+
+
+def _coded_actions(
+    schema: LogSchema, series: pl.Series, given: ActionTable | None, origin: Origin
+) -> tuple[ActionTable, Codes]:
+    column = schema.action
+    # Where the given ids are text, a CSV column is matched by its spelling and not typed first.
+    spelled = given is not None and given.vocabulary.ids.dtype == pl.String
+    values = _ids(column, series, schema.kinds.get(column), origin, spelled=spelled)
+    table = given
+    if table is None:
+        vocabulary = Vocabulary.of(values)
+        if len(vocabulary) < 2:
+            problem = f"holds a single action, {vocabulary.to_list()[0]!r}, so there is nothing to choose"
+            raise origin.bad_column(column, problem, "Give actions=[...] if more actions were possible.")
+        table = ActionTable(vocabulary)
+    codes = codes_in(values, table.vocabulary.ids)
+    if codes.min() == UNKNOWN:
+        row = int(codes.argmin())
+        rule = f"must hold one of the {len(table)} ids in actions"
+        kind_of_ids = table.vocabulary.ids.dtype
+        remedy = f"Add it to actions (whose ids are of type {kind_of_ids}) or drop the row."
+        raise origin.bad_value(column, row, values[row], rule, remedy)
+    return table, owned(codes)
+
+
+def _instants(column: str, series: pl.Series, origin: Origin) -> npt.NDArray[np.int64]:
+    """Timestamps as integers: integers as they are, all else in microseconds."""
+    values = typed_text(column, series, None, origin) if origin.is_text else series
+    if values.dtype == pl.String:
+        parsed = values.str.to_datetime(time_unit="us", strict=False)
+        failed = parsed.is_null() & values.is_not_null()
+        if failed.any():
+            row = failed.arg_max() or 0
+            remedy = "Write it like 2024-01-31 12:00:00, or as an integer."
+            raise origin.bad_value(column, row, values[row], "must hold timestamps", remedy)
+        values = parsed
+    if values.dtype in (pl.Datetime, pl.Date):
+        values = values.cast(pl.Datetime("us")).to_physical()
+    elif values.dtype.is_float():
+        values = (values.fill_nan(None) * 1e6).round().cast(pl.Int64, strict=False)
+    elif not values.dtype.is_integer():
+        remedy = "Convert it to datetimes, dates or integers."
+        raise origin.bad_column(column, f"must hold timestamps, but it is of type {values.dtype}", remedy)
+    if values.null_count():
+        row = values.is_null().arg_max() or 0
+        raise origin.bad_value(column, row, series[row], "must hold a timestamp in every row", DROP)
+    return values.cast(pl.Int64).to_numpy()

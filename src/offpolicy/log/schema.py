@@ -1,0 +1,98 @@
+"""Which column of a table plays which role."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from offpolicy.errors import ParameterError
+from offpolicy.log.features import Kind
+from offpolicy.log.rewards import checked_range
+
+UNIT_RANGE = (0.0, 1.0)
+
+
+def _as_tuple(names: Any) -> Any:
+    return (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else names
+
+
+ColumnName = Annotated[str, Field(min_length=1)]
+
+
+class LogSchema(BaseModel):
+    """The columns of a log by role, and the kinds of its features.
+
+    A feature column whose kind is not declared in `kinds` gets it from its type: floats are numeric; integers,
+    strings, booleans and categoricals are categorical; lists of floats are embeddings (they must have one length);
+    lists of integers or strings are bags. A declared kind wins: an integer column may be numeric, and text such as
+    "1 5 9", "[1, 5, 9]" or "a|b|c" may be a bag or an embedding. In CSV files, where all is text, a column of
+    plainly written integers counts as integers, one of other numbers as floats, and anything else as strings.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    context: Annotated[tuple[ColumnName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+    action: ColumnName
+    reward: ColumnName
+    propensity: ColumnName | None = None
+    cluster: ColumnName | None = None
+    timestamp: ColumnName | None = None
+    kinds: dict[str, Kind] = Field(default_factory=dict)
+    reward_range: tuple[float, float] = UNIT_RANGE
+
+    def __init__(self, **roles: Any) -> None:
+        """Check the roles; what pydantic finds wrong is raised as a `ParameterError`."""
+        try:
+            super().__init__(**roles)
+        except ValidationError as error:
+            raise ParameterError(_explained(error)) from None
+
+    @model_validator(mode="after")
+    def _roles_make_sense(self) -> "LogSchema":
+        twice = [name for name, count in Counter(self.context).items() if count > 1]
+        if twice:
+            raise ParameterError(f"context names the column {twice[0]!r} twice. Name each column once.")
+        roles: dict[str, tuple[str, ...]] = {"context": self.context}
+        for role in ("action", "reward", "propensity", "cluster", "timestamp"):
+            column = getattr(self, role)
+            roles[role] = () if column is None else (column,)
+        for role in ("action", "reward", "propensity"):  # what was decided or what followed cannot be anything else
+            for other, columns in roles.items():
+                if other != role and set(columns) & set(roles[role]):
+                    raise ParameterError(
+                        f"The column {roles[role][0]!r} cannot be both {role} and {other}. Give each its own column."
+                    )
+        checked_range(self.reward_range)
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is needed, once each."""
+        single = (self.action, self.reward, self.propensity, self.cluster, self.timestamp)
+        return tuple(dict.fromkeys([*self.context, *(name for name in single if name is not None)]))
+
+    def check_kinds(self, columns: Iterable[str]) -> None:
+        """Refuse a declared kind for a column that is not read."""
+        known = list(columns)
+        for name in self.kinds:
+            if name not in known:
+                raise ParameterError(
+                    f"kinds declares the column {name!r}, which is not among the columns read: {', '.join(known)}."
+                    f"{nearest(name, known)}"
+                )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question that offers the known name closest to `name`, or nothing."""
+    names = list(known)
+    folded = {candidate.casefold(): candidate for candidate in names}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return f" Did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def _explained(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "the schema"
+    return f"{where} is not valid: {first['msg']}, but it is {first['input']!r}. See the help of LogSchema."

@@ -1,0 +1,104 @@
+"""One table from any source: its needed columns, stacked over files, and where each row came from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from offpolicy.errors import LogError
+from offpolicy.log.files import Format, column_names, expanded, format_of, read_columns
+from offpolicy.log.frames import frame_columns, frame_names, wrapped
+from offpolicy.log.origin import Origin, Part
+from offpolicy.log.schema import nearest
+
+TEXT = (pl.String, pl.Categorical, pl.Enum)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns that were asked for; `series` is emptied column by column as they are encoded."""
+
+    series: dict[str, pl.Series]
+    origin: Origin
+
+
+def is_path(source: Any) -> bool:
+    """Whether a source names files rather than being a frame."""
+    if isinstance(source, list | tuple):
+        return all(isinstance(one, str | Path) for one in source)
+    return isinstance(source, str | Path)
+
+
+def read_table(source: Any, columns: Sequence[str], everything: bool = False) -> Table:
+    """The columns of a source, in order; with `everything` also all its other columns."""
+    if not is_path(source):
+        frame = wrapped(source)
+        names = frame_names(frame)
+        _check_present(columns, names, "the frame")
+        series, part = frame_columns(frame, _wanted(columns, names, everything))
+        return Table(series, Origin((part,)))
+    paths = expanded(source)
+    formats = [format_of(path) for path in paths]
+    if len(set(formats)) > 1:
+        other = next(number for number, form in enumerate(formats) if form != formats[0])
+        raise LogError(
+            f"{paths[other]} is {formats[other].upper()} but {paths[0]} is {formats[0].upper()}. "
+            "Read files of one format at a time."
+        )
+    return _stacked(paths, formats[0], columns, everything)
+
+
+def _stacked(paths: Sequence[Path], form: Format, columns: Sequence[str], everything: bool) -> Table:
+    frames: list[pl.DataFrame] = []
+    parts: list[Part] = []
+    wanted: list[str] = []
+    for path in paths:
+        names = column_names(path, form)
+        wanted = wanted or _wanted(columns, names, everything)
+        if not names:
+            raise LogError(f"{path} is empty: it has no columns. A log needs at least one row.")
+        _check_present([*columns, *wanted], names, str(path))
+        frame, part = read_columns(path, form, wanted)
+        frames.append(frame)
+        parts.append(part)
+    _check_same_types(frames, parts)
+    stacked = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed", rechunk=False)
+    return Table({name: stacked.get_column(name) for name in wanted}, Origin(tuple(parts)))
+
+
+def _wanted(columns: Sequence[str], names: Sequence[str], everything: bool) -> list[str]:
+    return list(dict.fromkeys([*columns, *names])) if everything else list(columns)
+
+
+def _check_present(columns: Sequence[str], names: Sequence[str], where: str) -> None:
+    for column in columns:
+        if column not in names:
+            raise LogError(
+                f"{where} has no column {column!r}.{nearest(column, names)} Its columns are: {', '.join(names)}."
+            )
+
+
+def _check_same_types(frames: Sequence[pl.DataFrame], parts: Sequence[Part]) -> None:
+    first = frames[0].schema
+    for frame, part in zip(frames[1:], parts[1:], strict=True):
+        for name, dtype in frame.schema.items():
+            if not _stackable(first[name], dtype):
+                raise LogError(
+                    f"{part.name}: column {name!r} is of type {dtype}, but in {parts[0].name} it is {first[name]}. "
+                    "Write it with one type in all files."
+                )
+
+
+def _stackable(left: pl.DataType, right: pl.DataType) -> bool:
+    if left == right or pl.Null in (left, right):
+        return True
+    if isinstance(left, pl.List) and isinstance(right, pl.List):
+        return _stackable(_inner(left), _inner(right))
+    return (left.is_numeric() and right.is_numeric()) or (left in TEXT and right in TEXT)
+
+
+def _inner(dtype: pl.List) -> pl.DataType:
+    inner = dtype.inner
+    return inner if isinstance(inner, pl.DataType) else inner()
