@@ -79,7 +79,8 @@ def clipped_official(log_target: Tensor, log_logging: Tensor, *, cap: Cap = 10.0
 @estimator(
     "uips_official",
     "zhang2023uips",
-    ips_limit={"lam": 1e300, "ratio_guard": 0.0, "variance_guard": 0.0, "denominator_guard": 0.0},
+    ips_limit={"lam": 1e300, "eta1": 1.0, "eta2": 1.0}
+    | dict.fromkeys(("ratio_guard", "variance_guard", "denominator_guard"), 0.0),
 )
 def uips_official(
     log_target: Tensor,

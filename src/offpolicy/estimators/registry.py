@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, get_args, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -245,7 +246,8 @@ def weight(name: str, *, log_ratio: Any = None, uncertainty: Any = None, **more:
 
 
 def _input(name: str, value: Any) -> Tensor:
-    tensor = torch.as_tensor(value)
+    # Through NumPy, so that plain Python numbers become float64 rather than torch's default float32.
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     if name in ("action", "context_index", "logging_rank"):
         tensor = tensor.long()
     elif not tensor.is_floating_point():

@@ -29,9 +29,9 @@ def ips_un(log_ratio: Tensor, reward: Tensor, *, alpha: Alpha = 0.1) -> Tensor:
     gain = _split_sums(sorted_ratio * sorted_reward, raised, lowered)
     value = torch.where(mass > 0, gain / mass.clamp(min=torch.finfo(mass.dtype).tiny), torch.inf)
     split = int(value.argmin()) if len(value) else 0
-    factor = torch.full_like(ratio, lowered)
-    factor[order[:split]] = raised
-    return ratio * factor
+    log_factor = torch.full_like(log_ratio, -alpha)
+    log_factor[order[:split]] = alpha
+    return bounded_exp(log_ratio + log_factor)
 
 
 def _split_sums(values: Tensor, raised: float, lowered: float) -> Tensor:

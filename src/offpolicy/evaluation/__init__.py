@@ -1,0 +1,1 @@
+"""What a policy is worth, told from a log: inputs, the one value formula, intervals, diagnostics."""

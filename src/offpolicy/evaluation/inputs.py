@@ -1,0 +1,131 @@
+"""Supplies what weights ask for by name: row quantities by gathering, context quantities one tile at a time.
+
+Sums over all actions need π(·|x) and β̂(·|x) of a context, never of a row, and never more than a tile of them at once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from offpolicy.errors import ParameterError
+from offpolicy.estimators import INPUTS
+from offpolicy.estimators.logspace import log_floor
+from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.policies import Policy, RowTile, row_tiles, tensor
+
+
+class RewardModel(Protocol):
+    """q̂: expected rewards of all actions."""
+
+    def rewards(self, contexts: FeatureTable) -> Tensor:
+        """q̂(x, a), shape (contexts, actions)."""
+        ...
+
+
+ContextSum = Callable[[Tensor, Tensor], Tensor]
+
+CONTEXT_SUMS: Mapping[str, ContextSum] = {
+    "log_second_moment": lambda target, logging: torch.logsumexp(2 * target - log_floor(logging), 1),
+    "log_minvar_mass": lambda target, logging: torch.logsumexp(logging - 2 * log_floor(target), 1),
+    "log_stablevar_mass": lambda target, logging: torch.logsumexp(logging / 2 - log_floor(target), 1),
+}
+"""Inputs that sum over all actions of a context, as functions of log π and log β̂ (contexts, actions)."""
+
+TOP_P_INPUTS = ("logging_rank", "log_target_top", "log_logging_top")
+ROW_INPUTS = ("log_target", "log_logging", *CONTEXT_SUMS, *TOP_P_INPUTS, "imputed", "baseline")
+
+
+def weight_inputs(
+    names: Iterable[str],
+    log: LoggedData,
+    target: Policy,
+    logging: Policy,
+    *,
+    uncertainty: Tensor | None = None,
+    reward_model: RewardModel | None = None,
+    top_p: float = 100.0,
+) -> dict[str, Tensor]:
+    """The named inputs for every row of the log, and `imputed` and `baseline` where there is a reward model."""
+    wanted = set(names)
+    for side, policy in (("target", target), ("logging", logging)):
+        if policy.n_actions != log.n_actions:
+            raise ParameterError(
+                f"The {side} policy chooses among {policy.n_actions} actions, but the log has {log.n_actions}. "
+                "Build the policy over the log's own action table."
+            )
+    inputs: dict[str, Tensor] = {
+        "reward": tensor(log.reward),
+        "action": tensor(log.action).long(),
+        "context_index": tensor(log.context_index).long(),
+        "sample_size": torch.tensor(float(log.n_contexts)),
+    }
+    tile_names = ["log_target", "log_logging", *(n for n in ROW_INPUTS if n in wanted)]
+    if reward_model is not None:
+        tile_names += ["imputed", "baseline"]
+    for name in tile_names:
+        inputs[name] = torch.empty(log.n_rows, dtype=torch.float64)
+    for tile in row_tiles(log):
+        for name, part in _tile_inputs(set(tile_names), log, tile, target, logging, reward_model, top_p).items():
+            inputs[name][tile.rows] = part.double()
+    inputs["log_ratio"] = _difference(inputs["log_target"], inputs["log_logging"])
+    if log.logging_prob is not None:
+        inputs["recorded_log_ratio"] = inputs["log_target"] - tensor(log.logging_prob).log()
+    if "log_count_prob" in wanted:
+        inputs["log_count_prob"] = log_count_prob(log)
+    if uncertainty is not None:
+        inputs["uncertainty"] = uncertainty
+    kept = wanted | {"reward", "imputed", "baseline"}
+    return {name: values for name, values in inputs.items() if name in kept or name not in INPUTS}
+
+
+def _tile_inputs(
+    names: set[str],
+    log: LoggedData,
+    tile: RowTile,
+    target: Policy,
+    logging: Policy,
+    reward_model: RewardModel | None,
+    top_p: float,
+) -> dict[str, Tensor]:
+    contexts = log.contexts.take(tile.contexts)
+    log_target, log_logging = target.log_probs(contexts), logging.log_probs(contexts)
+    cell = (tile.row_context, tile.row_action)
+    parts = {"log_target": log_target[cell], "log_logging": log_logging[cell]}
+    for name, context_sum in CONTEXT_SUMS.items():
+        if name in names:
+            parts[name] = context_sum(log_target, log_logging)[tile.row_context]
+    if names.intersection(TOP_P_INPUTS):
+        parts |= _top_p_parts(log_target, log_logging, cell, top_p)
+    if reward_model is not None:
+        rewards = reward_model.rewards(contexts)
+        parts["imputed"] = rewards[cell]
+        parts["baseline"] = (log_target.exp() * rewards).sum(1)[tile.row_context]
+    return {name: part for name, part in parts.items() if name in names}
+
+
+def _top_p_parts(
+    log_target: Tensor, log_logging: Tensor, cell: tuple[Tensor, Tensor], top_p: float
+) -> dict[str, Tensor]:
+    order = log_logging.argsort(dim=1, descending=True, stable=True)
+    rank = order.argsort(dim=1, stable=True)
+    top = order[:, : int(min(top_p, order.shape[1]))]
+    return {
+        "logging_rank": rank[cell],
+        "log_target_top": log_target.gather(1, top).logsumexp(1)[cell[0]],
+        "log_logging_top": log_logging.gather(1, top).logsumexp(1)[cell[0]],
+    }
+
+
+def _difference(log_target: Tensor, log_logging: Tensor) -> Tensor:
+    """log π − log β̂, with π = 0 giving −inf even where β̂ = 0 too."""
+    return torch.where(log_target == -torch.inf, log_target, log_target - log_logging)
+
+
+def log_count_prob(log: LoggedData) -> Tensor:
+    """log N(x, a)/N(x) of each row."""
+    context, action = tensor(log.context_index).long(), tensor(log.action).long()
+    _, pair, pair_count = torch.unique(context * log.n_actions + action, return_inverse=True, return_counts=True)
+    context_count = torch.bincount(context, minlength=log.n_contexts)
+    return pair_count[pair].double().log() - context_count[context].double().log()

@@ -1,0 +1,71 @@
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("offpolicy"))
+
+
+def cpu_seconds(*command: str) -> float:
+    """CPU of a child process, start-up included; the best of three, because other work disturbs it."""
+    best = float("inf")
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, check=True, capture_output=True, env=os.environ)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return best
+
+
+def test_importing_the_package_or_asking_for_help_does_not_load_torch() -> None:
+    for line in ("import offpolicy", "from offpolicy.cli import app"):
+        code = f"import sys; {line}; print([m for m in ('torch', 'polars', 'scipy', 'pydantic') if m in sys.modules])"
+        run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        assert run.stdout.strip() == "[]", line
+
+
+def test_start_up_stays_a_small_multiple_of_bare_python() -> None:
+    bare = cpu_seconds(sys.executable, "-c", "pass")
+    assert cpu_seconds(sys.executable, "-c", "import offpolicy") < 5 * bare + 0.1
+    assert cpu_seconds(COMMAND, "--help") < 20 * bare + 0.2
+
+
+def test_public_names_are_complete_and_load() -> None:
+    import offpolicy
+
+    assert set(offpolicy.__all__) == set(offpolicy._HOME)
+    for name in offpolicy.__all__:
+        assert getattr(offpolicy, name) is not None
+    assert set(offpolicy.__all__) < set(dir(offpolicy))
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = offpolicy.nonsense
+
+
+def test_demo_shows_every_estimator_against_the_truth() -> None:
+    from offpolicy.estimators import ESTIMATORS
+
+    run = subprocess.run(
+        [COMMAND, "demo", "--contexts", "500", "--actions", "10"], check=True, capture_output=True, text=True
+    )
+    assert "Truth" in run.stdout
+    for name in ESTIMATORS:
+        assert f" {name} " in run.stdout
+
+
+def test_a_users_error_is_one_paragraph_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    import offpolicy.experiments.demo
+    from offpolicy.cli import main
+    from offpolicy.errors import LogError
+
+    def fail(*_: object) -> None:
+        raise LogError("Column 'reward' holds NaN in row 3. Drop that row.")
+
+    monkeypatch.setattr(offpolicy.experiments.demo, "run_demo", fail)
+    monkeypatch.setattr(sys, "argv", ["offpolicy", "demo"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == "offpolicy: Column 'reward' holds NaN in row 3. Drop that row.\n"

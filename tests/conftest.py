@@ -1,0 +1,11 @@
+"""Test-wide settings: hypothesis is repeatable here; HYPOTHESIS_PROFILE=explore draws afresh and longer."""
+
+import os
+
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(2)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
