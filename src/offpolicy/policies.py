@@ -20,7 +20,10 @@ TILE_BYTES = 64 * 2**20
 class Policy(Protocol):
     """Anything with log-probabilities over a fixed set of actions."""
 
-    n_actions: int
+    @property
+    def n_actions(self) -> int:
+        """Number of actions it chooses among."""
+        ...
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """log π(a|x), shape (contexts, actions); each row's probabilities sum to 1."""
