@@ -35,7 +35,7 @@ def uips_tight(world: World, n: int, lam: float, gamma: float, q2: float) -> flo
     rho, s = ratio(world, n), gamma * world["uncertainty"][n]
     rows = len(world["action"])
     low, high = exp(-s), min(exp(s), 1 / world["beta"][n, world["action"][n]])
-    return rho * min(lam / (lam * low + q2 * rho**2 / (rows * low)), 2 / (low + high))
+    return float(rho * min(lam / (lam * low + q2 * rho**2 / (rows * low)), 2 / (low + high)))
 
 
 def uips_clip(world: World, n: int, gamma: float, cap: float) -> float:
@@ -89,13 +89,14 @@ def official_phi(pi: float, beta: float, s: float, h: dict[str, Any]) -> float:
     scale = h["eta1"] if h["eta1_on_variance"] else 1.0
     denominator = h["lam"] / h["eta1"] * exp(-s) + scale * pi**2 / (beta**2 * exp(-s) + h["variance_guard"])
     first = h["lam"] / (denominator + h["denominator_guard"])
-    return min(first, 2 * h["eta2"] / (exp(s) + exp(-s))) if h["second_term"] else first
+    return float(min(first, 2 * h["eta2"] / (exp(s) + exp(-s))) if h["second_term"] else first)
 
 
 def uips_official(world: World, n: int, **h: Any) -> float:
     a = world["action"][n]
     pi, beta = float(world["pi"][n, a]), float(world["beta"][n, a])
-    return pi / (beta + h["ratio_guard"]) * official_phi(pi, beta, h["gamma"] * world["uncertainty"][n], h)
+    guarded = float(pi / (beta + h["ratio_guard"]))
+    return guarded * official_phi(pi, beta, h["gamma"] * world["uncertainty"][n], h)
 
 
 def clipped_official(world: World, n: int, cap: float, ratio_guard: float) -> float:

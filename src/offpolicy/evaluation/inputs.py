@@ -128,4 +128,5 @@ def log_count_prob(log: LoggedData) -> Tensor:
     context, action = tensor(log.context_index).long(), tensor(log.action).long()
     _, pair, pair_count = torch.unique(context * log.n_actions + action, return_inverse=True, return_counts=True)
     context_count = torch.bincount(context, minlength=log.n_contexts)
-    return pair_count[pair].double().log() - context_count[context].double().log()
+    share: Tensor = pair_count[pair].double() / context_count[context].double()
+    return share.log()
