@@ -42,15 +42,17 @@ def _place(
     unit: npt.NDArray[Any], in_time: bool, cuts: npt.NDArray[np.float64], seed: int, stream: str
 ) -> npt.NDArray[np.int64]:
     """For each row the number of cuts that lie at or before its group's place on the line from 0 to 1."""
-    groups, inverse, counts = np.unique(unit, return_inverse=True, return_counts=True)
     if in_time:
+        _, group, counts = np.unique(unit, return_inverse=True, return_counts=True)
         before = np.cumsum(counts) - counts
         place = (before + 0.5 * counts) / counts.sum()  # an instant goes where its middle row would
     else:
-        shuffled = generator(seed, "log", stream).permutation(len(groups))
-        place = (shuffled + 0.5) / len(groups)
+        group = unit
+        present = np.flatnonzero(np.bincount(unit))
+        place = np.zeros(int(present[-1]) + 1)
+        place[present] = (generator(seed, "log", stream).permutation(len(present)) + 0.5) / len(present)
     part: npt.NDArray[np.int64] = np.searchsorted(cuts, place, side="right")
-    return part[inverse]
+    return part[group]
 
 
 def _checked_fractions(fractions: Sequence[float]) -> list[float]:

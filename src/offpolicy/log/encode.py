@@ -103,9 +103,7 @@ def _column(name: str, kind: Kind, series: pl.Series, rows: npt.NDArray[np.int64
     finite = np.isfinite(values)
     if not finite.all():
         entry = int(np.argwhere(~finite)[0][0])
-        value = series[entry]
-        found = value.to_list() if isinstance(value, pl.Series) else value
-        raise origin.bad_value(name, int(rows[entry]), found, "must hold finite numbers", DROP_OR_FILL)
+        raise origin.bad_value(name, int(rows[entry]), series[entry], "must hold finite numbers", DROP_OR_FILL)
     return EmbeddingColumn(values) if kind == "embedding" else NumericColumn(values)
 
 
@@ -162,11 +160,14 @@ def ids(column: str, series: pl.Series, origin: Origin) -> pl.Series:
 
 def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
     if series.dtype == pl.String:
-        series = split_text(series)
-    if not isinstance(series.dtype, pl.List | pl.Array):
+        lists = split_text(series)
+    elif isinstance(series.dtype, pl.Array):
+        lists = series.cast(pl.List(series.dtype.inner))
+    else:
+        lists = series
+    if not isinstance(lists.dtype, pl.List):
         remedy = "Give lists of floats of one length, or declare another kind."
         raise origin.bad_column(column, f"must hold vectors, but it is of type {series.dtype}", remedy)
-    lists = series.cast(pl.List(series.dtype.inner)) if isinstance(series.dtype, pl.Array) else series
     if lists.null_count():
         row = _first(lists.is_null())
         raise origin.bad_value(column, row, None, "must hold a vector in every row", DROP_OR_FILL)
@@ -177,7 +178,7 @@ def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
         row = _first(unequal) if unequal.any() else 0
         rule = f"must hold vectors of one length (row 0 has {size})"
         remedy = "Mend the vector, or declare the column a bag if its length may vary."
-        raise origin.bad_value(column, row, lists[row].to_list(), rule, remedy)
+        raise origin.bad_value(column, row, series[row], rule, remedy)
     flat = lists.explode()
     values = flat.cast(pl.Float32, strict=False)
     failed = values.is_null() & flat.is_not_null()

@@ -4,6 +4,7 @@ import csv
 import glob
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
@@ -24,6 +25,7 @@ SUFFIXES: dict[str, Format] = {
     ".jsonl": "ndjson",
 }
 MAGIC = b"PAR1"
+READ_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error, csv.Error)
 
 
 def expanded(source: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -79,12 +81,16 @@ def column_names(path: Path, form: Format) -> list[str]:
     if form == "ndjson":
         scan = _guarded(path, form, lambda: pl.scan_ndjson(path, infer_schema_length=None).collect_schema())
         return list(scan)
-    with _opened(path) as lines:
-        header = next(csv.reader(lines, delimiter=separator_of(path)), [])
+    header: list[str] = _guarded(path, form, lambda: _csv_header(path))
     twice = next((name for position, name in enumerate(header) if name in header[:position]), None)
     if twice is not None:
         raise LogError(f"{path}: the header names the column {twice!r} more than once. Rename one of them.")
     return header
+
+
+def _csv_header(path: Path) -> list[str]:
+    with _opened(path) as lines:
+        return next(csv.reader(lines, delimiter=separator_of(path)), [])
 
 
 def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.DataFrame, Part]:
@@ -130,23 +136,30 @@ def _guarded(path: Path, form: Format, read: Any) -> Any:
         raise LogError(f"{path} is empty. A log needs a header and at least one row.") from None
     except pl.exceptions.DuplicateError:
         raise LogError(f"{path} has two columns of one name. Rename one of them.") from None
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError) as error:
-        reason = _diagnosis(path, form) or f"{(str(error).splitlines() or [type(error).__name__])[0]}"
+    except READ_ERRORS as error:
+        reason = _diagnosis(path, form) or (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise LogError(f"{path} cannot be read as {form.upper()}: {reason}. Mend or rewrite the file.") from None
 
 
 def _diagnosis(path: Path, form: Format) -> str | None:
     """The first broken line of a text file, found by a slower reader."""
-    if form == "parquet":
-        return None
-    if form == "csv":
-        with _opened(path) as lines:
-            reader = csv.reader(lines, delimiter=separator_of(path))
-            width = len(next(reader, []))
-            for row, fields in enumerate(reader):
-                if len(fields) > width:
-                    return f"row {row} (line {reader.line_num}) has {len(fields)} fields and the header {width}"
-        return None
+    try:
+        return {"csv": _overlong_row, "ndjson": _odd_json}[form](path) if form != "parquet" else None
+    except READ_ERRORS:
+        return None  # the slower reader cannot read it either
+
+
+def _overlong_row(path: Path) -> str | None:
+    with _opened(path) as lines:
+        reader = csv.reader(lines, delimiter=separator_of(path))
+        width = len(next(reader, []))
+        for row, fields in enumerate(reader):
+            if len(fields) > width:
+                return f"row {row} (line {reader.line_num}) has {len(fields)} fields and the header {width}"
+    return None
+
+
+def _odd_json(path: Path) -> str | None:
     families: dict[str, str] = {}
     with _opened(path) as lines:
         for row, value in enumerate(_json_rows(lines)):

@@ -17,7 +17,7 @@ def wrapped(source: Any) -> Any:
     try:
         return nw.from_native(source)
     except nw.exceptions.DuplicateError:
-        raise _duplicate(list(getattr(source, "columns", getattr(source, "column_names", [])))) from None
+        raise _duplicate(_native_names(source)) from None
     except TypeError:
         raise ParameterError(
             f"source must be a path, a glob, a list of paths, or a pandas, polars or arrow frame, "
@@ -30,13 +30,17 @@ def frame_names(frame: Any) -> list[str]:
     try:
         names = list(frame.collect_schema().names())
     except nw.exceptions.DuplicateError:
-        native = nw.to_native(frame)
-        names = list(getattr(native, "column_names", None) or native.columns)
-    except pl.exceptions.PolarsError as error:  # a lazy frame may hold a broken plan
-        raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}.") from None
+        names = _native_names(nw.to_native(frame))
+    except Exception as error:  # a lazy frame may hold a broken plan, and each backend has its own errors
+        raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Mend its query.") from None
     if len(set(names)) != len(names):
         raise _duplicate(names)
     return names
+
+
+def _native_names(source: Any) -> list[Any]:
+    # An arrow table has both attributes; its `columns` are the data.
+    return list(getattr(source, "column_names", None) or source.columns)
 
 
 def _duplicate(names: Sequence[Any]) -> LogError:
@@ -50,7 +54,7 @@ def frame_columns(frame: Any, columns: Sequence[str]) -> tuple[dict[str, pl.Seri
         try:
             collected = frame.select(*columns).collect(backend="polars").to_native()
         except Exception as error:  # each lazy backend has its own family of errors
-            raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}.") from None
+            raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Mend its query.") from None
         series = {name: collected.get_column(name) for name in columns}
     else:
         series = {name: _polars_series(frame, name) for name in columns}

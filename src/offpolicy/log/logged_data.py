@@ -20,7 +20,7 @@ Unit: TypeAlias = Literal["context", "cluster", "time"]
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LoggedData:
     """A log that cannot be built wrong; every array is read-only.
 
@@ -42,18 +42,22 @@ class LoggedData:
         """Seal every array and check every rule, so that nobody needs to check again."""
         low, high = checked_range(self.reward_range)
         object.__setattr__(self, "reward_range", (low, high))
+        if self.n_rows == 0:
+            raise LogError("A log needs at least one row, but this one is empty.")
         for name, dtype in _ROW_ARRAYS.items():
             values = getattr(self, name)
             if values is not None:
                 object.__setattr__(self, name, _sealed_rows(name, values, dtype, len(self.context_index)))
-        if self.n_rows == 0:
-            raise LogError("A log needs at least one row, but this one is empty.")
         _check_within("context_index", self.context_index, 0, self.n_contexts - 1)
         _check_within("action", self.action, 0, self.n_actions - 1)
         _check_within("reward", self.reward, 0.0, 1.0)
         if self.logging_prob is not None:
             _check_within("logging_prob", self.logging_prob, np.nextafter(0.0, 1.0), 1.0)
         _check_clusters(self.cluster, self.cluster_vocabulary)
+
+    def __repr__(self) -> str:
+        """The size of the log and the kinds of its features."""
+        return f"LoggedData({self.n_rows} rows, {self.n_actions} actions, contexts={self.contexts!r})"
 
     def __eq__(self, other: object) -> bool:
         """Whether every array, table and vocabulary is equal."""
@@ -92,6 +96,8 @@ class LoggedData:
         action_table, codes = coded_actions(action, actions)
         low, high = checked_range(reward_range)
         clusters = None if cluster is None else Vocabulary.of(cluster)
+        if clusters is not None and clusters.ids.null_count():
+            raise LogError("cluster must hold an id in every row, but it holds null. Fill it in or drop the row.")
         return LoggedData(
             contexts=table,
             context_index=context_index,
@@ -100,7 +106,7 @@ class LoggedData:
             actions=action_table,
             logging_prob=logging_prob,
             cluster=None if clusters is None else owned(clusters.encode(cluster)),
-            timestamp=timestamp,
+            timestamp=_integer_times(timestamp),
             reward_range=(low, high),
             cluster_vocabulary=clusters,
         )
@@ -238,6 +244,17 @@ def _sealed_rows(name: str, values: Any, dtype: Any, n_rows: int) -> npt.NDArray
         info = np.iinfo(dtype)
         _check_within(name, array, info.min, info.max)
     return sealed(array, dtype)
+
+
+def _integer_times(timestamp: Any) -> Any:
+    """NumPy datetimes as microseconds, the unit that `read_log` gives them; anything else as it is."""
+    times = np.asarray(timestamp)
+    if timestamp is None or times.dtype.kind != "M":
+        return timestamp
+    if np.isnat(times).any():
+        row = int(np.argmax(np.isnat(times)))
+        raise LogError(f"timestamp must hold an instant in every row, but row {row} holds NaT. Drop the row.")
+    return times.astype("datetime64[us]").astype(np.int64)
 
 
 def _check_within(name: str, values: npt.NDArray[Any], low: float, high: float) -> None:

@@ -126,14 +126,16 @@ def target_prob_from_obp(action_dist: Any, log_or_feedback: LoggedData | Mapping
     Where the array has several positions, each row is read at its own `position`.
     """
     if isinstance(log_or_feedback, LoggedData):
-        feedback = {"action": log_or_feedback.action, "position": _logged_position(log_or_feedback)}
+        action: npt.NDArray[Any] = log_or_feedback.action
+        position = _logged_position(log_or_feedback)
         n_actions = log_or_feedback.n_actions
     else:
-        feedback = {"action": np.asarray(log_or_feedback["action"]), "position": log_or_feedback.get("position")}
+        action = np.asarray(log_or_feedback["action"])
+        position = log_or_feedback.get("position")
         n_actions = int(log_or_feedback["n_actions"])
     dist = np.asarray(action_dist)
     dist = dist[:, :, None] if dist.ndim == 2 else dist
-    n_rows = len(feedback["action"])
+    n_rows = len(action)
     if dist.ndim != 3 or dist.shape[:2] != (n_rows, n_actions) or dist.dtype.kind not in "iufb":
         raise LogError(
             f"action_dist must have shape ({n_rows}, {n_actions}, positions), one row per round and one column per "
@@ -141,8 +143,8 @@ def target_prob_from_obp(action_dist: Any, log_or_feedback: LoggedData | Mapping
         )
     place = np.zeros(n_rows, dtype=np.int64)
     if dist.shape[2] > 1:
-        place = _checked_position(feedback["position"], dist.shape[2])
-    prob = dist[np.arange(n_rows), feedback["action"], place].astype(np.float64)
+        place = _checked_position(position, dist.shape[2])
+    prob: npt.NDArray[np.float64] = dist[np.arange(n_rows), action, place].astype(np.float64)
     if not ((prob >= 0.0) & (prob <= 1.0)).all():
         row = int(np.argmin((prob >= 0.0) & (prob <= 1.0)))
         raise LogError(f"action_dist must hold probabilities in [0, 1], but its entry for row {row} is {prob[row]}.")

@@ -9,6 +9,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from offpolicy.errors import LogError
 
 SHOWN = 80  # characters of a value that a message repeats
@@ -64,15 +66,19 @@ class Origin:
 
 def shown(value: Any) -> str:
     """A value as messages print it: null by that name, long ones cut short."""
-    text = "null (an empty field)" if value is None else repr(value)
+    plain = value.to_list() if isinstance(value, pl.Series) else value
+    text = "null (an empty field)" if plain is None else repr(plain)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def _line_number(path: Path, separator: str, row: int) -> int:
     """The line on which a row of a CSV file begins; quoted fields may span lines."""
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as lines:
-        reader = csv.reader(lines, delimiter=separator)
-        for _ in range(row + 1):  # the header and the rows before
-            next(reader, None)
-        return reader.line_num + 1
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as lines:
+            reader = csv.reader(lines, delimiter=separator)
+            for _ in range(row + 1):  # the header and the rows before
+                next(reader, None)
+            return reader.line_num + 1
+    except csv.Error:  # a field too long for this reader: count as if no field spanned lines
+        return row + 2

@@ -78,7 +78,8 @@ def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
     action_table, codes = _coded_actions(schema, series.pop(schema.action), given, origin)
     clusters, cluster = None, None
     if schema.cluster is not None:
-        values = _ids(schema.cluster, series[schema.cluster], schema.kinds.get(schema.cluster), origin)
+        kind = schema.kinds.get(schema.cluster)  # a context column may be a number there and an id here
+        values = _ids(schema.cluster, series[schema.cluster], kind if kind == "categorical" else None, origin)
         clusters = Vocabulary.of(values)
         cluster = owned(clusters.encode(values))
     times = None

@@ -24,7 +24,7 @@ def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) 
     if odd.any():
         check_not_mixed(column, text, odd, origin)
         return text
-    return text if _has_leading_zero(text) else number
+    return text if _has_spelled_ids(text) else number
 
 
 def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin) -> None:
@@ -38,9 +38,9 @@ def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin
     raise origin.bad_value(column, row, text[row], "mixes numbers with other text", remedy)
 
 
-def _has_leading_zero(text: pl.Series) -> bool:
-    """Whether some value is spelled like "007": an id, not a quantity."""
-    return bool(text.str.contains(r"^-?0[0-9]").any())
+def _has_spelled_ids(text: pl.Series) -> bool:
+    """Whether some value is an id rather than a quantity: "007", or an integer that no float would hold exactly."""
+    return bool(text.str.contains(r"^-?(0[0-9]|[0-9]{16,}$)").any())
 
 
 def split_text(text: pl.Series) -> pl.Series:
