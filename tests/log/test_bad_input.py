@@ -168,6 +168,11 @@ def test_unreadable_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "No such file" in complaint(tmp_path / "nothing.parquet")
     assert "No file matches" in complaint(str(tmp_path / "*.parquet"))
     assert "is a folder" in complaint(tmp_path)
+    assert "is an address" in complaint("https://example.org/log.parquet")
+    (tmp_path / "log.xlsx").write_bytes(b"PK\x03\x04\x00\x00")
+    assert "binary but not Parquet" in complaint(tmp_path / "log.xlsx")
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(HEAD.encode() * 99)[:-9])
+    assert "log.csv.gz cannot be read as CSV" in complaint(tmp_path / "log.csv.gz")
     assert "list of files is empty" in complaint([])
 
     def denied(*_: Any, **__: Any) -> Any:
@@ -181,6 +186,11 @@ def test_unreadable_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_source_of_the_wrong_type() -> None:
     with pytest.raises(ParameterError, match="source must be a path"):
         read_log(42, **ROLES)
+    with pytest.raises(ParameterError, match="actions must be a path"):
+        read_log(GOOD, **ROLES, actions=3.5)
+    with pytest.raises(ParameterError, match="kinds is not valid"):
+        read_log(GOOD, **ROLES, kinds="numeric")  # type: ignore[arg-type]
+    assert "no column 'user'" in complaint(pd.DataFrame([[1, 2], [3, 4]]))
 
 
 HEAD = "user,age,item,reward,prob,group,time\n"

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,8 +53,6 @@ def test_contexts_are_stored_once_and_give_every_row_back(given: list[Any]) -> N
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=1, max_size=40))
 def test_grouping_equals_a_dictionary(table: list[list[int]]) -> None:
-    import polars as pl
-
     columns = [list(column) for column in zip(*table, strict=True)]
     keys = [pl.Series(columns[0]), pl.Series([f"s{v}" for v in columns[1]]), pl.Series([v * 1e17 for v in columns[2]])]
     groups = group_rows(keys)
@@ -61,6 +60,14 @@ def test_grouping_equals_a_dictionary(table: list[list[int]]) -> None:
     expected = [seen.setdefault(tuple(row), len(seen)) for row in table]
     assert groups.index.tolist() == expected
     assert groups.first_row.tolist() == [expected.index(number) for number in range(len(seen))]
+
+
+def test_grouping_of_lists_is_exact_even_when_hashes_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = pl.Series([[1, 2], None, [2, 1], [1, 2], [], None])
+    expected = [0, 1, 2, 0, 3, 1]
+    assert group_rows([key]).index.tolist() == expected
+    monkeypatch.setattr(pl.Series, "hash", lambda self: pl.repeat(7, len(self), dtype=pl.UInt64, eager=True))
+    assert group_rows([key]).index.tolist() == expected
 
 
 def test_a_matrix_of_contexts_is_an_embedding() -> None:

@@ -180,7 +180,7 @@ def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
         remedy = "Mend the vector, or declare the column a bag if its length may vary."
         raise origin.bad_value(column, row, series[row], rule, remedy)
     flat = lists.explode()
-    values = flat.cast(pl.Float32, strict=False)
+    values = flat.cast(pl.Float32, strict=False) + 0.0  # so that -0.0 and 0.0 are one value
     failed = values.is_null() & flat.is_not_null()
     if failed.any():
         row = _first(failed) // size

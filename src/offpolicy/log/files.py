@@ -31,6 +31,8 @@ READ_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError,
 def expanded(source: str | Path | Sequence[str | Path]) -> list[Path]:
     """The files that a path, a glob or a list of either names; at least one."""
     if isinstance(source, str | Path):
+        if "://" in str(source):
+            raise LogError(f"{source} is an address, not a path. Download the files and name them here.")
         path = Path(source).expanduser()
         if path.is_dir():
             raise LogError(f"{path} is a folder. Name its files, for example with the glob {path}/*.parquet.")
@@ -59,9 +61,13 @@ def format_of(path: Path) -> Format:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise LogError(f"{path} cannot be opened: {reason}. Check the path and your permission to read it.") from None
+    if path.suffix == ".gz" and by_name is not None:
+        return by_name
     if by_name == "parquet" or (by_name is None and head.startswith(MAGIC)):
         _check_parquet(path, head, tail)
         return "parquet"
+    if b"\0" in head:
+        raise LogError(f"{path} is binary but not Parquet: it begins with {head[:12]!r}. Give Parquet, CSV or NDJSON.")
     return by_name or ("ndjson" if head.lstrip().startswith(b"{") else "csv")
 
 

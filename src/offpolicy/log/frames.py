@@ -12,16 +12,16 @@ from offpolicy.log.origin import Origin, Part
 FRAME = "the frame"
 
 
-def wrapped(source: Any) -> Any:
-    """The source as a narwhals frame, or the error that it is none."""
+def wrapped(source: Any, argument: str) -> Any:
+    """The source as a narwhals frame, or the error that this argument is none."""
     try:
         return nw.from_native(source)
     except nw.exceptions.DuplicateError:
         raise _duplicate(_native_names(source)) from None
     except TypeError:
         raise ParameterError(
-            f"source must be a path, a glob, a list of paths, or a pandas, polars or arrow frame, "
-            f"but it is {type(source).__name__}."
+            f"{argument} must be a path, a glob, a list, or a pandas, polars or arrow frame, "
+            f"but it is {type(source).__name__}. Convert it to one of these."
         ) from None
 
 
@@ -35,7 +35,7 @@ def frame_names(frame: Any) -> list[str]:
         raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Mend its query.") from None
     if len(set(names)) != len(names):
         raise _duplicate(names)
-    return names
+    return [name if isinstance(name, str) else repr(name) for name in names]  # pandas allows any label
 
 
 def _native_names(source: Any) -> list[Any]:

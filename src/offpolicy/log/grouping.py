@@ -55,13 +55,20 @@ def _factorised(key: pl.Series) -> tuple[Codes, int]:
     if key.dtype.is_float():
         key = _bit_pattern(key)
     if key.dtype.is_nested():
-        ids = key.unique()
-        table = pl.DataFrame({"id": ids}).with_row_index("code")
-        frame = pl.DataFrame({"id": key})
-        joined = frame.join(table, on="id", how="left", maintain_order="left", nulls_equal=True)
-        return joined["code"].cast(pl.Int32).to_numpy(), len(ids)
+        return _factorised_lists(key)
     ids = distinct_ids(key)
     return codes_in(key, ids), len(ids)
+
+
+def _factorised_lists(key: pl.Series) -> tuple[Codes, int]:
+    """As `_factorised`, for lists and vectors: by hash if comparing each with its group's first proves that right."""
+    codes, n_groups = _factorised(key.hash())
+    if _is_constant_within(key, codes, _first_rows(codes, n_groups)):
+        return codes, n_groups
+    ids = key.unique()
+    table = pl.DataFrame({"id": ids}).with_row_index("code")
+    joined = pl.DataFrame({"id": key}).join(table, on="id", how="left", maintain_order="left", nulls_equal=True)
+    return joined["code"].cast(pl.Int32).to_numpy(), len(ids)
 
 
 def _bit_pattern(key: pl.Series) -> pl.Series:

@@ -54,7 +54,7 @@ def read_log(
         propensity=propensity,
         cluster=cluster,
         timestamp=timestamp,
-        kinds=dict(kinds or {}),
+        kinds={} if kinds is None else kinds,
         reward_range=UNIT_RANGE if reward_range is None else reward_range,
     )
     return _log_of(read_table(source, schema.columns), schema, actions)
@@ -146,7 +146,7 @@ def _given_actions(actions: Any, schema: LogSchema) -> ActionTable | None:
         actions = range(actions)
     if isinstance(actions, range | list | tuple | set | np.ndarray | pl.Series):
         return ActionTable(Vocabulary(sorted(actions) if isinstance(actions, set) else actions))
-    table = read_table(actions, (schema.action,), everything=True)
+    table = read_table(actions, (schema.action,), everything=True, argument="actions")
     series, origin = table.series, table.origin
     named = _ids(schema.action, series.pop(schema.action), schema.kinds.get(schema.action), origin)
     if named.n_unique() != len(named):

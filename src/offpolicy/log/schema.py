@@ -94,5 +94,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _explained(error: ValidationError) -> str:
     first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ParameterError):  # raised by our own rules, already a paragraph
+        return str(cause)
     where = ".".join(map(str, first["loc"])) or "the schema"
     return f"{where} is not valid: {first['msg']}, but it is {first['input']!r}. See the help of LogSchema."

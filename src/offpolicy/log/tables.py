@@ -13,6 +13,7 @@ from offpolicy.log.frames import frame_columns, frame_names, wrapped
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.schema import nearest
 
+LISTED = 50  # columns that a message lists
 TEXT = (pl.String, pl.Categorical, pl.Enum)
 
 
@@ -31,10 +32,10 @@ def is_path(source: Any) -> bool:
     return isinstance(source, str | Path)
 
 
-def read_table(source: Any, columns: Sequence[str], everything: bool = False) -> Table:
+def read_table(source: Any, columns: Sequence[str], everything: bool = False, argument: str = "source") -> Table:
     """The columns of a source, in order; with `everything` also all its other columns."""
     if not is_path(source):
-        frame = wrapped(source)
+        frame = wrapped(source, argument)
         names = frame_names(frame)
         _check_present(columns, names, "the frame")
         series, part = frame_columns(frame, _wanted(columns, names, everything))
@@ -75,8 +76,10 @@ def _wanted(columns: Sequence[str], names: Sequence[str], everything: bool) -> l
 def _check_present(columns: Sequence[str], names: Sequence[str], where: str) -> None:
     for column in columns:
         if column not in names:
+            shown = [name if name.isprintable() and name == name.strip() else repr(name) for name in names[:LISTED]]
+            more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
             raise LogError(
-                f"{where} has no column {column!r}.{nearest(column, names)} Its columns are: {', '.join(names)}."
+                f"{where} has no column {column!r}.{nearest(column, names)} Its columns are: {', '.join(shown)}{more}."
             )
 
 
