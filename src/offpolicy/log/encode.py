@@ -110,7 +110,7 @@ def _column(name: str, kind: Kind, series: pl.Series, rows: npt.NDArray[np.int64
 def _matrix(series: pl.Series) -> npt.NDArray[np.float32]:
     width = series.dtype.shape[0] if isinstance(series.dtype, pl.Array) else 0
     flat = series.explode().fill_null(np.nan)
-    return owned(flat.to_numpy().reshape(len(series), width).astype(np.float32))
+    return owned(flat.to_numpy().reshape(len(series), width).astype(np.float32, copy=False))
 
 
 def numbers(column: str, series: pl.Series, origin: Origin, *, parse: bool = True) -> pl.Series:
