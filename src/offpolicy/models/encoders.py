@@ -297,7 +297,7 @@ def _column(table: FeatureTable, name: str, kind: Kind) -> Column:
 
 
 def _matrix(column: NumericColumn | EmbeddingColumn) -> npt.NDArray[Any]:
-    return column.values.reshape(len(column), -1)
+    return column.values[:, None] if isinstance(column, NumericColumn) else column.values
 
 
 def _chunks(values: npt.NDArray[Any]) -> Iterator[slice]:

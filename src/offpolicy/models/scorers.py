@@ -1,14 +1,17 @@
 """Scorers: modules that supply states, weights and bias to the exact softmax head, f(x, a) = h(x)·w_a + b_a."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from offpolicy.checks import check_choice
+from offpolicy.errors import ParameterError
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models.encoders import MAX_CATEGORIES, DesignMatrix
+from offpolicy.models.towers import ActionTower, ContextTower, TowerShape
+from offpolicy.seeding import torch_generator
 
 
 @runtime_checkable
@@ -93,13 +96,167 @@ class LinearScorer(nn.Module):
         return LinearScorer(DesignMatrix.from_json(recipe["design"]), recipe["n_actions"])
 
 
+class _TwoTower(nn.Module):
+    """The item side of f(x, a) = v·(e_x * e_a) + c_a."""
+
+    def __init__(self, item_tower: ActionTower, generator: torch.Generator) -> None:
+        super().__init__()
+        self.n_actions = item_tower.n_actions
+        self.dim = item_tower.tower.dim
+        self.item_tower = item_tower
+        self.projection = nn.Parameter(torch.randn(self.dim, generator=generator) / self.dim)
+        self.bias = nn.Parameter(torch.zeros(self.n_actions))
+
+    def actions(self) -> tuple[Tensor, Tensor]:
+        """v * e_a and c."""
+        return self.projection * self.item_tower(), self.bias
+
+    def items(self) -> Tensor:
+        """e_a."""
+        items: Tensor = self.item_tower()
+        return items
+
+
+class TwoTowerScorer(_TwoTower):
+    """f(x, a) = v·(e_x * e_a) + c_a: a user tower over contexts, an item tower over all actions.
+
+    In training mode both towers normalise with the batch they are given: contexts, and all actions.
+    """
+
+    def __init__(
+        self, user_tower: ContextTower, item_tower: ActionTower, generator: torch.Generator | None = None
+    ) -> None:
+        """Join two towers of equal size; the projection v is drawn from `generator`."""
+        super().__init__(item_tower, torch_generator(0, "projection") if generator is None else generator)
+        if user_tower.tower.dim != self.dim:
+            raise ParameterError(
+                f"Both towers must end in states of one size, but they end in {user_tower.tower.dim} and {self.dim}."
+            )
+        self.user_tower = user_tower
+
+    def states(self, contexts: FeatureTable) -> Tensor:
+        """e_x."""
+        states: Tensor = self.user_tower(contexts)
+        return states
+
+    def specification(self) -> dict[str, Any]:
+        """The shapes of both towers and the ids of the contexts."""
+        towers = {"user": self.user_tower.specification(), "items": self.item_tower.specification()}
+        return {"kind": "two_tower", **towers}
+
+    @staticmethod
+    def from_specification(recipe: dict[str, Any]) -> "TwoTowerScorer":
+        """The inverse of `specification`."""
+        user_tower = ContextTower.from_specification(recipe["user"])
+        return TwoTowerScorer(user_tower, ActionTower.from_specification(recipe["items"]))
+
+
+class LoggingTwoTower(_TwoTower):
+    """f(x, a) = v'·(sg(e_x) * e'_a) + c'_a: the states of another scorer, under stop-gradient, with own items.
+
+    Training it leaves the other scorer alone: no gradient reaches it, `parameters` does not list it, and its states
+    are taken as at use time, so that neither its mode nor its batch-norm statistics change. `state_dict` does hold
+    it, so that a saved logging policy is complete.
+    """
+
+    def __init__(self, user: Scorer, item_tower: ActionTower, generator: torch.Generator | None = None) -> None:
+        """Put own items on the states of `user`; the projection v' is drawn from `generator`."""
+        super().__init__(item_tower, torch_generator(0, "projection") if generator is None else generator)
+        if not isinstance(user, nn.Module):
+            raise ParameterError(f"user must be a scorer and a torch module, but it is a {type(user).__name__}.")
+        self.user = user
+
+    def states(self, contexts: FeatureTable) -> Tensor:
+        """sg(e_x)."""
+        modes = [(module, module.training) for module in self.user.modules()]
+        self.user.eval()
+        try:
+            with torch.no_grad():
+                return cast(Scorer, self.user).states(contexts).detach()
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of its own modules."""
+        self.training = mode
+        self.item_tower.train(mode)
+        return self
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Its own parameters."""
+        theirs = f"{prefix}.user." if prefix else "user."
+        found = super().named_parameters(prefix, recurse, remove_duplicate)
+        return (named for named in found if not named[0].startswith(theirs))
+
+    def specification(self) -> dict[str, Any]:
+        """The other scorer and the shape of its own items."""
+        user = cast(Scorer, self.user).specification()
+        return {"kind": "logging_two_tower", "user": user, "items": self.item_tower.specification()}
+
+    @staticmethod
+    def from_specification(recipe: dict[str, Any]) -> "LoggingTwoTower":
+        """The inverse of `specification`."""
+        return LoggingTwoTower(build_scorer(recipe["user"]), ActionTower.from_specification(recipe["items"]))
+
+
 def linear_scorer(log: LoggedData, max_categories: int = MAX_CATEGORIES) -> LinearScorer:
     """A linear scorer for a log, its design fitted on the log's contexts."""
     return LinearScorer(DesignMatrix.fit(log.contexts, max_categories), log.n_actions)
 
 
+def two_tower_scorer(
+    log: LoggedData,
+    dim: int = 128,
+    id_dim: int = 128,
+    feature_dim: int = 32,
+    seed: int = 0,
+    *,
+    user: Mapping[str, Any] | None = None,
+    items: Mapping[str, Any] | None = None,
+) -> TwoTowerScorer:
+    """A two-tower scorer for a log, drawn from `seed`.
+
+    A categorical or bag with more than 50 ids gets `id_dim`, any other `feature_dim`; `user` and `items` change the
+    shape of one side (see `TowerShape`). The towers of the UIPS paper are
+
+        Coat     two_tower_scorer(log)
+        Yahoo    two_tower_scorer(log, items={"plain": True})
+        KuaiRec  two_tower_scorer(log, user={"columns": {"history": 128}, "linear": {"history": 128}},
+                                  items={"id_dim": 64, "feature_dim": 64, "plain": True})
+
+    where Coat's and Yahoo's contexts are the user's id and features, Yahoo's actions have no features, and KuaiRec's
+    `history` and `categories` are bags: the last twenty videos watched with pleasure, the categories of a video.
+    """
+    shape = TowerShape(dim, id_dim, feature_dim)
+    user_tower = ContextTower.fit(log.contexts, shape.changed(user), torch_generator(seed, "two_tower", "user"))
+    item_tower = ActionTower.fit(log.actions, shape.changed(items), torch_generator(seed, "two_tower", "items"))
+    return TwoTowerScorer(user_tower, item_tower, torch_generator(seed, "two_tower", "projection"))
+
+
+def logging_two_tower(
+    user: TwoTowerScorer,
+    log: LoggedData,
+    id_dim: int = 128,
+    feature_dim: int = 32,
+    seed: int = 0,
+    *,
+    items: Mapping[str, Any] | None = None,
+) -> LoggingTwoTower:
+    """The logging policy's scorer on the user states of a two-tower policy; `items` as in `two_tower_scorer`."""
+    shape = TowerShape(user.dim, id_dim, feature_dim).changed(items)
+    item_tower = ActionTower.fit(log.actions, shape, torch_generator(seed, "logging_two_tower", "items"))
+    return LoggingTwoTower(user, item_tower, torch_generator(seed, "logging_two_tower", "projection"))
+
+
 def build_scorer(specification: dict[str, Any]) -> Scorer:
     """The scorer a specification describes; load its weights with `load_state_dict`."""
-    kinds = {"linear": LinearScorer}
+    kinds: dict[str, Callable[[dict[str, Any]], Scorer]] = {
+        "linear": LinearScorer.from_specification,
+        "two_tower": TwoTowerScorer.from_specification,
+        "logging_two_tower": LoggingTwoTower.from_specification,
+    }
     kind = check_choice("The kind of a scorer", specification.get("kind"), kinds)
-    return kinds[kind].from_specification(specification)
+    return kinds[kind](specification)
