@@ -82,9 +82,9 @@ class LinearScorer(nn.Module):
         """θ and c."""
         return self.weights, self.bias
 
-    def items(self) -> None:
+    def items(self) -> Tensor | None:
         """None: θ is the last layer."""
-        return
+        return None
 
     def specification(self) -> dict[str, Any]:
         """The design and the number of actions."""
