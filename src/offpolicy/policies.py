@@ -11,6 +11,8 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import CategoricalColumn, EmbeddingColumn, FeatureTable, LoggedData
+from offpolicy.models import softmax
+from offpolicy.models.scorers import Scorer
 
 TILE_BYTES = 64 * 2**20
 """Memory one (contexts × actions) tile may take; larger tiles are no faster and crowd the caches."""
@@ -106,8 +108,57 @@ class LinearSoftmaxPolicy:
         return ((states @ self.weights.T + self.bias) / self.temperature).log_softmax(1)
 
 
+class ScorerPolicy:
+    """The softmax of a scorer as it is now: later training does not change it."""
+
+    def __init__(self, scorer: Scorer, excluded: Tensor | None = None) -> None:
+        """Take the actions' side of the scorer once, without the excluded actions (a mask)."""
+        self.scorer = scorer
+        self.scorer.eval()
+        with torch.no_grad():
+            weights, bias = scorer.actions()
+        self.weights, self.bias = weights.detach().clone(), bias.detach().clone()
+        if excluded is not None:
+            self.bias.masked_fill_(excluded, -torch.inf)
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return len(self.weights)
+
+    @torch.no_grad()
+    def states(self, contexts: FeatureTable) -> Tensor:
+        """The scorer's state of each context, in evaluation mode."""
+        self.scorer.eval()
+        return self.scorer.states(contexts)
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """log π(·|x) by the full softmax."""
+        return torch.addmm(self.bias, self.states(contexts), self.weights.T).log_softmax(1)
+
+    def logged_log_prob(self, log: LoggedData) -> Tensor:
+        """log π(a_n|x_n) through the exact head: contexts in tiles, rows by gathering."""
+        result = torch.empty(log.n_rows, dtype=torch.float64)
+        for tile in row_tiles(log, self.weights.shape[1]):
+            states = self.states(log.contexts.take(tile.contexts))
+            found = softmax.logged_log_prob(states, self.weights, self.bias, tile.row_context, tile.row_action)
+            result[tile.rows] = found.double()
+        return result
+
+
+@runtime_checkable
+class RowPolicy(Protocol):
+    """A policy with a quicker way to the logged rows than through all actions of their contexts."""
+
+    def logged_log_prob(self, log: LoggedData) -> Tensor:
+        """log π(a_n|x_n) of every logged row, float64."""
+        ...
+
+
 def logged_log_prob(policy: Policy, log: LoggedData) -> Tensor:
     """log π(a_n|x_n) of every logged row, float64, one tile of contexts at a time."""
+    if isinstance(policy, RowPolicy):
+        return policy.logged_log_prob(log)
     result = torch.empty(log.n_rows, dtype=torch.float64)
     for tile in row_tiles(log):
         log_probs = policy.log_probs(log.contexts.take(tile.contexts))
@@ -128,11 +179,11 @@ class RowTile:
     """Their logged actions."""
 
 
-def row_tiles(log: LoggedData) -> Iterator[RowTile]:
-    """The log as slices of contexts with the rows that belong to each."""
+def row_tiles(log: LoggedData, width: int | None = None) -> Iterator[RowTile]:
+    """The log as slices of contexts with the rows of each; a context takes `width` numbers (the actions) in a tile."""
     index, action = tensor(log.context_index), tensor(log.action)
     order = index.argsort(stable=True)
     starts = torch.searchsorted(index[order], torch.arange(log.n_contexts + 1, dtype=index.dtype))
-    for contexts in context_tiles(log.n_contexts, log.n_actions):
+    for contexts in context_tiles(log.n_contexts, width or log.n_actions):
         rows = order[int(starts[contexts.start]) : int(starts[contexts.stop])]
         yield RowTile(contexts, rows, index[rows].long() - contexts.start, action[rows].long())

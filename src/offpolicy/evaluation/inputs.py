@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators import INPUTS
 from offpolicy.estimators.logspace import log_floor
 from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.policies import Policy, RowTile, row_tiles, tensor
+from offpolicy.policies import Policy, logged_log_prob, row_tiles, tensor
 
 
 class RewardModel(Protocol):
@@ -34,7 +33,7 @@ CONTEXT_SUMS: Mapping[str, ContextSum] = {
 """Inputs that sum over all actions of a context, as functions of log π and log β̂ (contexts, actions)."""
 
 TOP_P_INPUTS = ("logging_rank", "log_target_top", "log_logging_top")
-ROW_INPUTS = ("log_target", "log_logging", *CONTEXT_SUMS, *TOP_P_INPUTS, "imputed", "baseline")
+ALL_ACTION_INPUTS = (*CONTEXT_SUMS, *TOP_P_INPUTS)
 
 
 def weight_inputs(
@@ -55,54 +54,58 @@ def weight_inputs(
                 f"The {side} policy chooses among {policy.n_actions} actions, but the log has {log.n_actions}. "
                 "Build the policy over the log's own action table."
             )
+    log_target, log_logging = logged_log_prob(target, log), logged_log_prob(logging, log)
     inputs: dict[str, Tensor] = {
+        "log_target": log_target,
+        "log_logging": log_logging,
+        "log_ratio": _difference(log_target, log_logging),
         "reward": tensor(log.reward),
         "action": tensor(log.action).long(),
         "context_index": tensor(log.context_index).long(),
         "sample_size": torch.tensor(float(log.n_contexts)),
     }
-    tile_names = ["log_target", "log_logging", *(n for n in ROW_INPUTS if n in wanted)]
-    if reward_model is not None:
-        tile_names += ["imputed", "baseline"]
-    for name in tile_names:
-        inputs[name] = torch.empty(log.n_rows, dtype=torch.float64)
-    for tile in row_tiles(log):
-        for name, part in _tile_inputs(set(tile_names), log, tile, target, logging, reward_model, top_p).items():
-            inputs[name][tile.rows] = part.double()
-    inputs["log_ratio"] = _difference(inputs["log_target"], inputs["log_logging"])
     if log.logging_prob is not None:
-        inputs["recorded_log_ratio"] = inputs["log_target"] - tensor(log.logging_prob).log()
-    if "log_count_prob" in wanted:
-        inputs["log_count_prob"] = log_count_prob(log)
+        inputs["recorded_log_ratio"] = log_target - tensor(log.logging_prob).log()
     if uncertainty is not None:
         inputs["uncertainty"] = uncertainty
-    kept = wanted | {"reward", "imputed", "baseline"}
-    return {name: values for name, values in inputs.items() if name in kept or name not in INPUTS}
+    if "log_count_prob" in wanted:
+        inputs["log_count_prob"] = log_count_prob(log)
+    inputs = {name: values for name, values in inputs.items() if name in wanted or name == "reward"}
+    return inputs | _all_action_inputs(
+        wanted.intersection(ALL_ACTION_INPUTS), log, target, logging, reward_model, top_p
+    )
 
 
-def _tile_inputs(
+def _all_action_inputs(
     names: set[str],
     log: LoggedData,
-    tile: RowTile,
     target: Policy,
     logging: Policy,
     reward_model: RewardModel | None,
     top_p: float,
 ) -> dict[str, Tensor]:
-    contexts = log.contexts.take(tile.contexts)
-    log_target, log_logging = target.log_probs(contexts), logging.log_probs(contexts)
-    cell = (tile.row_context, tile.row_action)
-    parts = {"log_target": log_target[cell], "log_logging": log_logging[cell]}
-    for name, context_sum in CONTEXT_SUMS.items():
-        if name in names:
-            parts[name] = context_sum(log_target, log_logging)[tile.row_context]
-    if names.intersection(TOP_P_INPUTS):
-        parts |= _top_p_parts(log_target, log_logging, cell, top_p)
-    if reward_model is not None:
-        rewards = reward_model.rewards(contexts)
-        parts["imputed"] = rewards[cell]
-        parts["baseline"] = (log_target.exp() * rewards).sum(1)[tile.row_context]
-    return {name: part for name, part in parts.items() if name in names}
+    """Inputs that need every action of a context, by one pass over tiles of contexts; no pass where none is asked."""
+    kept = names | ({"imputed", "baseline"} if reward_model is not None else set())
+    inputs = {name: torch.empty(log.n_rows, dtype=torch.float64) for name in sorted(kept)}
+    if not kept:
+        return inputs
+    for tile in row_tiles(log):
+        contexts = log.contexts.take(tile.contexts)
+        cell = (tile.row_context, tile.row_action)
+        log_target = target.log_probs(contexts)
+        parts: dict[str, Tensor] = {}
+        if names:
+            log_logging = logging.log_probs(contexts)
+            asked = names.intersection(CONTEXT_SUMS)
+            parts = {name: CONTEXT_SUMS[name](log_target, log_logging)[cell[0]] for name in asked}
+            if names.intersection(TOP_P_INPUTS):
+                parts |= _top_p_parts(log_target, log_logging, cell, top_p)
+        if reward_model is not None:
+            rewards = reward_model.rewards(contexts)
+            parts |= {"imputed": rewards[cell], "baseline": (log_target.exp() * rewards).sum(1)[cell[0]]}
+        for name in kept:
+            inputs[name][tile.rows] = parts[name].double()
+    return inputs
 
 
 def _top_p_parts(
