@@ -1,0 +1,37 @@
+"""How uncertain β̂(a|x) is: U in three forms, each an accumulator with `add`, `merge` and `finish`.
+
+| form | matrix | accumulator |
+|---|---|---|
+| shared | one, of the last layer's features g(x, a) | `SharedMatrix` |
+| per action | one an action, of the contexts it was logged in | `PerActionMatrices` |
+| centred Gauss–Newton | Fisher information of the softmax: U is the standard deviation of log β̂ | `LastLayerGaussNewton`, `LinearGaussNewton`, `BlockGaussNewton` |
+
+Shards may be merged in any order; the ridge κ enters once, at `finish`. Everything is float64, by Cholesky factors.
+"""  # noqa: E501
+
+from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton, BlockUncertainty
+from offpolicy.uncertainty.factor import row_leave_one_out
+from offpolicy.uncertainty.gauss_newton import (
+    EXACT_LIMIT,
+    LastLayerGaussNewton,
+    LastLayerUncertainty,
+    LinearGaussNewton,
+    LinearUncertainty,
+)
+from offpolicy.uncertainty.per_action import PerActionMatrices, PerActionUncertainty
+from offpolicy.uncertainty.shared import SharedMatrix, SharedUncertainty
+
+__all__ = [
+    "EXACT_LIMIT",
+    "BlockGaussNewton",
+    "BlockUncertainty",
+    "LastLayerGaussNewton",
+    "LastLayerUncertainty",
+    "LinearGaussNewton",
+    "LinearUncertainty",
+    "PerActionMatrices",
+    "PerActionUncertainty",
+    "SharedMatrix",
+    "SharedUncertainty",
+    "row_leave_one_out",
+]
