@@ -17,6 +17,7 @@ from offpolicy.logging_policy.ladder import (
     CountsPolicy,
     PopularityPolicy,
     RecordedPolicy,
+    WithBackoff,
     with_backoff,
 )
 from offpolicy.logging_policy.likelihood import FitConfig, FitOutcome, fit_softmax, softmax_policy
@@ -24,7 +25,7 @@ from offpolicy.logging_policy.quality import Quality, measure
 from offpolicy.models.encoders import DesignMatrix
 from offpolicy.models.normalisers import Normaliser
 from offpolicy.models.scorers import Scorer, linear_scorer, two_tower_scorer
-from offpolicy.policies import Policy, UniformPolicy, logged_log_prob
+from offpolicy.policies import Policy, ScorerPolicy, UniformPolicy, logged_log_prob
 
 MODELS = ("recorded", "uniform", "popularity", "counts", "linear", "two_tower")
 Unit = Literal["context", "cluster"]
@@ -40,6 +41,12 @@ class FittedModel:
     scorer: Scorer | None = None
     ridge: float = 1.0
     """The penalty it was fitted with, which is also the ridge of its uncertainty."""
+
+    @property
+    def softmax(self) -> ScorerPolicy | None:
+        """The softmax behind the policy, without its back-off; None where it is no softmax."""
+        base = self.policy.base if isinstance(self.policy, WithBackoff) else self.policy
+        return base if isinstance(base, ScorerPolicy) else None
 
 
 def _cannot_refit(log: LoggedData) -> FittedModel:

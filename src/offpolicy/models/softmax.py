@@ -23,6 +23,9 @@ from offpolicy.errors import ParameterError
 TILE = 192
 """Contexts a tile: enough to keep the matrix products busy, few enough to stay near the cache."""
 
+TILE_NUMBERS = 1 << 20
+"""Where actions are few a tile takes more contexts, up to this many (actions × contexts) numbers."""
+
 MIN_TILE = 64
 """Where a smaller tile would be needed to respect `max_bytes`, actions are chunked instead."""
 
@@ -94,7 +97,7 @@ class _Head:
         self.weights = weights
         self.bias = None if bias is None else (bias * LOG2_E).unsqueeze(1)  # (actions, 1)
         affordable = max_bytes // (actions * size) // ALIGNED * ALIGNED
-        self.tile = max(1, min(contexts, TILE, max(MIN_TILE, affordable)))
+        self.tile = max(1, min(contexts, max(TILE, TILE_NUMBERS // actions), max(MIN_TILE, affordable)))
         self.chunk = max(1, min(actions, max_bytes // (_padded(self.tile) * size)))
         self.buffer = weights.new_empty(self.chunk * _padded(self.tile))
         self.longest = float(torch.linalg.vector_norm(weights, dim=1).amax())

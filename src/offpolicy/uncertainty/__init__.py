@@ -10,6 +10,7 @@ Shards may be merged in any order; the ridge κ enters once, at `finish`. Everyt
 """  # noqa: E501
 
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton, BlockUncertainty
+from offpolicy.uncertainty.calibration import Calibration, calibrate_gamma, covered
 from offpolicy.uncertainty.factor import row_leave_one_out
 from offpolicy.uncertainty.gauss_newton import (
     EXACT_LIMIT,
@@ -19,12 +20,16 @@ from offpolicy.uncertainty.gauss_newton import (
     LinearUncertainty,
 )
 from offpolicy.uncertainty.per_action import PerActionMatrices, PerActionUncertainty
+from offpolicy.uncertainty.rows import FORMS, Form, row_uncertainty, uncertainty_of
 from offpolicy.uncertainty.shared import SharedMatrix, SharedUncertainty
 
 __all__ = [
     "EXACT_LIMIT",
+    "FORMS",
     "BlockGaussNewton",
     "BlockUncertainty",
+    "Calibration",
+    "Form",
     "LastLayerGaussNewton",
     "LastLayerUncertainty",
     "LinearGaussNewton",
@@ -33,5 +38,9 @@ __all__ = [
     "PerActionUncertainty",
     "SharedMatrix",
     "SharedUncertainty",
+    "calibrate_gamma",
+    "covered",
     "row_leave_one_out",
+    "row_uncertainty",
+    "uncertainty_of",
 ]

@@ -1,0 +1,174 @@
+"""γ from the data: how many U make [β̂e^{−γU}, β̂e^{γU}] cover β* at the nominal rate, when β* is never seen.
+
+Two ways. `bootstrap` draws logs from β̂, refits, and measures the error in units of U; it sees estimation error and
+the pull of the ridge, not misspecification. `binned` compares, in bins of (β̂, U), how often actions were taken with
+how often β̂ said; it sees misspecification where it is common to a bin, not errors that cancel within it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from offpolicy.checks import Range, check_choice, check_number
+from offpolicy.log import LoggedData
+from offpolicy.logging_policy import LoggingPolicy
+from offpolicy.policies import logged_log_prob, row_tiles
+from offpolicy.progress import progress
+from offpolicy.seeding import torch_generator
+from offpolicy.uncertainty.rows import Form, row_uncertainty, uncertainty_of
+
+Method = Literal["bootstrap", "binned"]
+LEVEL = Range(0.0, 1.0, include_low=False, include_high=False)
+LARGEST_GAMMA = 100.0
+BINS = (10, 5)
+"""Bins of equal count by expected count and by U."""
+MOST_PAIRS = 400_000
+"""Most (context, action) pairs that binned calibration looks at in a fold."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A γ and what it promises."""
+
+    gamma: float
+    level: float
+    """Nominal share of rows whose β* the band covers."""
+    coverage: float
+    """The share the method itself measured at this γ."""
+    width: float
+    """Mean of γU over the rows: half the band's width in log β."""
+    method: str
+
+
+def calibrate_gamma(
+    logging_policy: LoggingPolicy,
+    form: Form = "per_action",
+    level: float = 0.95,
+    *,
+    uncertainty: Tensor | None = None,
+    method: Method = "bootstrap",
+    draws: int = 10,
+    seed: int = 0,
+) -> Calibration:
+    """The smallest γ whose band reaches the level, by the chosen method.
+
+    `uncertainty` is U of the log's rows in that form, computed where it is not given.
+    """
+    check_number("level", level, LEVEL)
+    check_choice("method", method, ("bootstrap", "binned"))
+    if uncertainty is None:
+        uncertainty = row_uncertainty(logging_policy, form)
+    if not bool((uncertainty > 0).any()):
+        return Calibration(0.0, level, 1.0, 0.0, method)
+    if method == "binned":
+        gamma, coverage = _binned(logging_policy, form, level)
+    else:
+        errors = bootstrap_errors(logging_policy, draws, seed)  # (draws, rows)
+        scaled = (errors / uncertainty.clamp(min=torch.finfo(torch.float64).tiny)).flatten()
+        gamma = float(np.quantile(scaled.numpy(), level))
+        coverage = float((scaled <= gamma).double().mean())
+    return Calibration(gamma, level, coverage, gamma * float(uncertainty.mean()), method)
+
+
+def bootstrap_errors(logging_policy: LoggingPolicy, draws: int, seed: int) -> Tensor:
+    """|log β̂_b − log β̂| of the logged rows, β̂_b refitted to actions drawn from β̂ in the same contexts."""
+    log, policy = logging_policy.log, logging_policy.whole.policy
+    own = logged_log_prob(policy, log)
+    errors = torch.empty(draws, log.n_rows, dtype=torch.float64)
+    with progress("calibrating γ", draws) as advance:
+        for draw in range(draws):
+            redrawn = redraw_actions(log, logging_policy, torch_generator(seed, "calibration", draw))
+            errors[draw] = (logged_log_prob(logging_policy.refit(redrawn).policy, log) - own).abs()
+            advance("")
+    return errors
+
+
+def redraw_actions(log: LoggedData, logging_policy: LoggingPolicy, random: torch.Generator) -> LoggedData:
+    """The same contexts with actions drawn anew from β̂; rewards, which no likelihood needs, are zero."""
+    action = torch.empty(log.n_rows, dtype=torch.int64)
+    for tile in row_tiles(log):
+        mass = logging_policy.log_probs(log.contexts.take(tile.contexts)).double().exp().cumsum(1)
+        uniform = torch.rand(len(tile.rows), generator=random, dtype=torch.float64)
+        for part in torch.split(torch.arange(len(tile.rows)), max(1, (1 << 22) // log.n_actions)):
+            own = mass[tile.row_context[part]]
+            drawn = torch.searchsorted(own, (uniform[part] * own[:, -1])[:, None], right=True).squeeze(1)
+            action[tile.rows[part]] = drawn.clamp(max=log.n_actions - 1)
+    return LoggedData(
+        contexts=log.contexts,
+        context_index=log.context_index,
+        action=action.numpy(),
+        reward=np.zeros(log.n_rows),
+        actions=log.actions,
+        cluster=log.cluster,
+        cluster_vocabulary=log.cluster_vocabulary,
+    )
+
+
+def _binned(logging_policy: LoggingPolicy, form: Form, level: float) -> tuple[float, float]:
+    """The smallest γ at which that share of the bins (by predicted mass) agrees with its own counts.
+
+    A bin holds (context, action) pairs whose β̂ and U are alike. How often they were taken has an exact Poisson
+    interval; the bin agrees if that interval meets the predicted count times [e^{−γU}, e^{γU}].
+    """
+    parts = [_held_out_pairs(logging_policy, form, k) for k in range(max(1, len(logging_policy.folds)))]
+    expected, spread, taken = (torch.cat(columns).numpy() for columns in zip(*parts, strict=True))
+    cell = _ranked(expected, BINS[0]) * BINS[1] + _ranked(spread, BINS[1])
+    size = BINS[0] * BINS[1]
+    predicted = np.bincount(cell, expected, size)
+    kept = predicted > 0
+    predicted = predicted[kept]
+    observed = np.bincount(cell, taken, size)[kept]
+    mean_u = np.bincount(cell, expected * spread, size)[kept] / predicted
+    low = np.where(observed > 0, chi2.ppf(0.025, 2 * observed) / 2, 0.0)
+    high = chi2.ppf(0.975, 2 * observed + 2) / 2
+    with np.errstate(divide="ignore"):
+        off = np.maximum(np.log(low / predicted), np.log(predicted / high))
+    needed = np.maximum(off, 0.0) / np.maximum(mean_u, 1e-12)
+    order = np.argsort(needed)
+    share = np.cumsum(predicted[order]) / predicted.sum()
+    place = min(int(np.searchsorted(share, level)), len(order) - 1)
+    return min(float(needed[order][place]), LARGEST_GAMMA), float(share[place])
+
+
+def _held_out_pairs(logging_policy: LoggingPolicy, form: Form, fold: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Expected count n_x·β̂, U and actual count of all pairs of some contexts the fold's model did not see.
+
+    Without cross-fitting there is no such model: the one fitted to all rows stands in, and looks better than it is.
+    """
+    log, row_fold = logging_policy.log, logging_policy.row_fold
+    if row_fold is None:
+        model, data, judged = logging_policy.whole, log, log
+    else:
+        model, data, judged = logging_policy.folds[fold], log.take(row_fold != fold), log.take(row_fold == fold)
+    most = max(1, MOST_PAIRS // log.n_actions)
+    if judged.n_contexts > most:
+        judged = judged.take(judged.context_index < most)  # contexts are numbered without regard to their rows
+    contexts, actions = judged.n_contexts, judged.n_actions
+    pairs = LoggedData(
+        contexts=judged.contexts,
+        context_index=np.repeat(np.arange(contexts, dtype=np.int32), actions),
+        action=np.tile(np.arange(actions, dtype=np.int32), contexts),
+        reward=np.zeros(contexts * actions),
+        actions=judged.actions,
+    )
+    cell = torch.from_numpy(judged.context_index.astype(np.int64) * actions + judged.action)
+    taken = torch.bincount(cell, minlength=contexts * actions).double()
+    rows_of = torch.from_numpy(np.bincount(judged.context_index, minlength=contexts)).double()
+    expected = rows_of.repeat_interleave(actions) * logged_log_prob(model.policy, pairs).exp()
+    return expected, uncertainty_of(model, data, pairs, form), taken
+
+
+def _ranked(values: np.ndarray, bins: int) -> np.ndarray:
+    """The bin 0..bins−1 of each value, bins of equal count."""
+    rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    return np.minimum(rank * bins // max(len(values), 1), bins - 1).astype(np.int64)
+
+
+def covered(uncertainty: Tensor, gamma: float, log_error: Tensor) -> float:
+    """Share of rows whose true log β* lies within γU; for worlds whose β* is known."""
+    return float((log_error.abs() <= gamma * uncertainty + math.ulp(1.0)).double().mean())

@@ -1,0 +1,179 @@
+"""U of every row of a log, from the logging policy that was fitted to it; a row never vouches for itself."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.checks import check_choice
+from offpolicy.log import LoggedData
+from offpolicy.logging_policy import FittedModel, LoggingPolicy, cross_fitted
+from offpolicy.models.encoders import DesignMatrix
+from offpolicy.policies import ScorerPolicy, logged_log_prob, tensor
+from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
+from offpolicy.uncertainty.factor import Normalisation
+from offpolicy.uncertainty.gauss_newton import EXACT_LIMIT, LastLayerGaussNewton, LinearGaussNewton
+from offpolicy.uncertainty.per_action import PerActionMatrices
+from offpolicy.uncertainty.shared import SharedMatrix
+
+Form = Literal["shared", "per_action", "gauss_newton"]
+FORMS: tuple[Form, ...] = ("shared", "per_action", "gauss_newton")
+
+ROWS_AT_ONCE = 1 << 17
+"""Rows whose last-layer gradients are held at a time."""
+
+
+def row_uncertainty(
+    logging_policy: LoggingPolicy,
+    form: Form = "per_action",
+    *,
+    ridge: float | None = None,
+    normalisation: Normalisation = "raw",
+) -> Tensor:
+    """U(x_n, a_n) of each row of the logging policy's log, float64.
+
+    With cross-fitting a row's U comes from the rows of the other folds, else from all rows but itself. The ridge is
+    that of the fit unless given (and d in the `official` normalisation). Recorded and uniform propensities are not
+    estimated: U = 0. Popularity and counts have the standard deviation of a log-frequency.
+    """
+    check_choice("form", form, FORMS)
+    log = logging_policy.log
+    plain = {"recorded": _nothing, "uniform": _nothing, "popularity": _of_frequencies, "counts": _of_counts}
+    if logging_policy.model in plain:
+        return plain[logging_policy.model](logging_policy)
+    if logging_policy.row_fold is None:
+        return uncertainty_of(logging_policy.whole, log, log, form, ridge=ridge, normalisation=normalisation)
+    folds, row_fold = logging_policy.folds, logging_policy.row_fold
+
+    def of_fold(k: int, part: LoggedData) -> Tensor:
+        return uncertainty_of(folds[k], log.take(row_fold != k), part, form, ridge=ridge, normalisation=normalisation)
+
+    return cross_fitted(log, row_fold, of_fold)
+
+
+def _nothing(logging_policy: LoggingPolicy) -> Tensor:
+    return torch.zeros(logging_policy.log.n_rows, dtype=torch.float64)
+
+
+def _of_frequencies(logging_policy: LoggingPolicy) -> Tensor:
+    prob = logging_policy.row_log_prob.exp()
+    return ((1 - prob) / (logging_policy.log.n_rows * prob)).sqrt()
+
+
+def _of_counts(logging_policy: LoggingPolicy) -> Tensor:
+    prob, log = logging_policy.row_log_prob.exp(), logging_policy.log
+    rows = torch.bincount(tensor(log.context_index).long(), minlength=log.n_contexts)[tensor(log.context_index).long()]
+    return ((1 - prob) / (rows * prob)).sqrt()
+
+
+def uncertainty_of(
+    model: FittedModel,
+    data: LoggedData,
+    rows: LoggedData,
+    form: Form,
+    *,
+    ridge: float | None = None,
+    normalisation: Normalisation = "raw",
+) -> Tensor:
+    """U of rows under a fitted model, the matrices from `data`; where both are one log, each row is left out."""
+    if ridge is None and normalisation == "raw":
+        ridge = model.ridge
+    softmax = model.softmax
+    items = None if softmax is None else softmax.scorer.items()
+    state = _state_function(softmax, data, intercept=items is None and normalisation == "raw")
+    if form == "shared":
+        return _shared(state, items, data, rows, ridge, normalisation)
+    if form == "per_action" or softmax is None:
+        return _per_action(state, data, rows, ridge, normalisation)
+    if items is not None:
+        return _last_layer(softmax, items.detach(), data, rows, ridge)
+    return _linear(model, state, data, rows, ridge)
+
+
+State = Callable[[LoggedData], Tensor]
+
+
+def _state_function(softmax: ScorerPolicy | None, data: LoggedData, intercept: bool) -> State:
+    """The last layer's input of every context of a log; with an intercept, which is a weight like the others."""
+    design = DesignMatrix.fit(data.contexts) if softmax is None else None
+
+    def states(log: LoggedData) -> Tensor:
+        found = softmax.states(log.contexts) if softmax is not None else None
+        if design is not None:
+            found = design.encode(log.contexts)
+        assert found is not None
+        return torch.cat([found, found.new_ones(len(found), 1)], 1) if intercept else found
+
+    return states
+
+
+def _rows(log: LoggedData) -> tuple[Tensor, Tensor]:
+    return tensor(log.context_index).long(), tensor(log.action).long()
+
+
+def _shared(
+    state: State,
+    items: Tensor | None,
+    data: LoggedData,
+    rows: LoggedData,
+    ridge: float | None,
+    normalisation: Normalisation,
+) -> Tensor:
+    def gradients(log: LoggedData) -> Callable[[slice], Tensor]:
+        states = state(log)
+        context, action = _rows(log)
+        if items is None:
+            return lambda part: states[context[part]]
+        return lambda part: states[context[part]] * items.detach()[action[part]]
+
+    source, query = gradients(data), gradients(rows)
+    matrix = SharedMatrix(source(slice(0, 1)).shape[1], normalisation)
+    for part in _parts(data.n_rows):
+        matrix.add(source(part))
+    found = matrix.finish(ridge)
+    return torch.cat([found.of(query(part), inside=rows is data) for part in _parts(rows.n_rows)])
+
+
+def _parts(n: int) -> list[slice]:
+    return [slice(start, min(start + ROWS_AT_ONCE, n)) for start in range(0, n, ROWS_AT_ONCE)]
+
+
+def _per_action(
+    state: State, data: LoggedData, rows: LoggedData, ridge: float | None, normalisation: Normalisation
+) -> Tensor:
+    states = state(data)
+    matrices = PerActionMatrices(states.shape[1], data.n_actions, normalisation)
+    matrices.add(states, *_rows(data))
+    queried = states if rows is data else state(rows)
+    return matrices.finish(ridge).of(queried, *_rows(rows), inside=rows is data)
+
+
+def _last_layer(
+    softmax: ScorerPolicy, items: Tensor, data: LoggedData, rows: LoggedData, ridge: float | None
+) -> Tensor:
+    head = (softmax.weights, softmax.bias)
+    states = softmax.states(data.contexts)
+    matrix = LastLayerGaussNewton(states.shape[1])
+    counts = torch.from_numpy(np.bincount(data.context_index, minlength=data.n_contexts)).double()
+    matrix.add(states, counts, items, head)
+    queried = states if rows is data else softmax.states(rows.contexts)
+    return matrix.finish(ridge).of(queried, items, head, *_rows(rows))
+
+
+def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData, ridge: float | None) -> Tensor:
+    states = state(data)
+    queried = states if rows is data else state(rows)
+    width, n_actions = states.shape[1], data.n_actions
+    if width * n_actions <= EXACT_LIMIT:
+        whole = LinearGaussNewton(width, n_actions)
+        counts = torch.from_numpy(np.bincount(data.context_index, minlength=data.n_contexts)).double()
+        whole.add(states, counts, lambda part: model.policy.log_probs(data.contexts.take(part)))
+        return whole.finish(ridge).of(
+            queried, lambda part: model.policy.log_probs(rows.contexts.take(part)), *_rows(rows)
+        )
+    blocks = BlockGaussNewton(width, n_actions)
+    blocks.add(states, *_rows(data), logged_log_prob(model.policy, data))
+    inside = rows is data
+    return blocks.finish(ridge).of(queried, *_rows(rows), logged_log_prob(model.policy, rows), inside=inside)
