@@ -219,7 +219,7 @@ def test_a_known_mean_weight_sharpens_the_plain_estimate_and_an_impossible_one_i
 @pytest.mark.parametrize("method", INTERVALS)
 @pytest.mark.parametrize("form", FORMS)
 def test_coverage_is_nominal_or_better_on_clustered_rows(method: str, form: str) -> None:
-    runs = 300 if form == "self_normalised" else 100
+    runs = 200 if form == "self_normalised" else 80
     bound = {"bound": CAP} if method in ("empirical_bernstein", "betting") else {}
     hits = 0
     for seed in range(runs):
@@ -312,7 +312,7 @@ def test_degenerate_logs_are_called_vacuous_and_never_nan(
 
 
 @given(st.integers(0, 10_000), st.sampled_from(FORMS), st.integers(2, 8), st.sampled_from([0.5, 0.95, 0.999]))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_small_logs_give_ordered_numbers(seed: int, form: str, clusters: int, level: float) -> None:
     terms = world(seed, form, clusters=clusters, rows=2, uneven=True)
     for method in INTERVALS:
