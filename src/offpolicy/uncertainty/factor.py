@@ -47,12 +47,12 @@ def directions(features: Tensor, normalisation: str) -> Tensor:
 
 
 @contextmanager
-def one_thread(when: bool = True) -> Iterator[None]:
-    """Many small factorisations and solves, on one thread: to split each of them costs more than it saves, and on a
-    busy machine, where its threads wait for one another, a hundred times more.
+def one_thread() -> Iterator[None]:
+    """Thousands of small products, factorisations and solves, on one thread: splitting each saves next to nothing,
+    and on a busy machine, where the threads wait for one another, costs tenfold and more.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1 if when else threads)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -61,9 +61,8 @@ def one_thread(when: bool = True) -> Iterator[None]:
 
 def cholesky(matrices: Tensor) -> Tensor:
     """Lower factors of symmetric matrices (..., d, d); only those that fail get jitter, doubled until it suffices."""
-    with one_thread(matrices.ndim > 2):
-        factor: Tensor
-        factor, info = torch.linalg.cholesky_ex(matrices)
+    factor: Tensor
+    factor, info = torch.linalg.cholesky_ex(matrices)
     if not bool(info.any()):
         return factor
     failed = info != 0
@@ -86,22 +85,8 @@ def cholesky(matrices: Tensor) -> Tensor:
 
 def squared_lengths(factor: Tensor, vectors: Tensor) -> Tensor:
     """|L⁻¹g|² of vectors (..., n, d) for lower factors (..., d, d)."""
-    return half_solved(factor, vectors.mT).square_().sum(-2)
-
-
-def half_solved(factor: Tensor, right: Tensor) -> Tensor:
-    """L⁻¹ of right-hand sides (..., d, n)."""
-    with one_thread(factor.ndim > 2):
-        solution: Tensor = torch.linalg.solve_triangular(factor, right, upper=False)
-    return solution
-
-
-def solved(factor: Tensor, right: Tensor) -> Tensor:
-    """(LLᵀ)⁻¹ of right-hand sides (..., d, n), by two triangular solves."""
-    half = half_solved(factor, right)
-    with one_thread(factor.ndim > 2):
-        solution: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
-    return solution
+    half: Tensor = torch.linalg.solve_triangular(factor, vectors.mT, upper=False)
+    return half.square_().sum(-2)
 
 
 def quadratic_form(factor: Tensor, vectors: Tensor) -> Tensor:

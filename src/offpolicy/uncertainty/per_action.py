@@ -20,8 +20,8 @@ from offpolicy.uncertainty.factor import (
     check_weights,
     cholesky,
     directions,
+    one_thread,
     ridge_of,
-    solved,
     squared_lengths,
     without_itself,
 )
@@ -78,6 +78,7 @@ class Triangles(NamedTuple):
         """Where each action's triangle is, and whether it has one."""
         return position(self.action, action)
 
+    @one_thread()
     def with_pairs(self, pairs: Pairs, normalisation: str) -> "Triangles":
         """These sums plus those of more pairs, sorted by action."""
         d = pairs.table.shape[1]
@@ -203,6 +204,7 @@ class PerActionUncertainty:
         u = torch.minimum(self._squares(states, context, action).sqrt(), bound)
         return without_itself(u[row_pair], bound[row_pair], inside)
 
+    @one_thread()
     def _squares(self, states: Tensor, context: Tensor, action: Tensor) -> Tensor:
         """U² of distinct pairs sorted by action; ∞ (the caller's bound cuts it) where the action is unseen."""
         result = torch.full((len(context),), torch.inf, dtype=torch.float64)
@@ -244,6 +246,9 @@ def squares_by_rows(rows: Tensor, queries: Tensor, ridge: float) -> Tensor:
     """
     gram = rows @ rows.mT
     gram.diagonal(dim1=-2, dim2=-1).add_(ridge)
-    t = solved(cholesky(gram), rows @ queries.mT)  # (batch, n, q)
+    factor = cholesky(gram)
+    half = torch.linalg.solve_triangular(factor, rows @ queries.mT, upper=False)
+    t = torch.linalg.solve_triangular(factor.mT, half, upper=True)  # (batch, n, q)
     rest = queries - t.mT @ rows
-    return rest.square_().sum(-1) / ridge + t.square_().sum(-2)
+    squares: Tensor = rest.square_().sum(-1) / ridge + t.square_().sum(-2)
+    return squares
