@@ -32,6 +32,8 @@ def dice_s(log_target: Tensor, log_count_prob: Tensor, *, cap: Cap = 10.0) -> Te
     return clipped(log_target - log_count_prob, cap=cap)
 
 
+@estimator("sn_shrinkage_dr", "offpolicy", uses_reward_model=True, normaliser="weight", ips_limit={"lam": math.inf})
+@estimator("sn_shrinkage", "offpolicy", normaliser="weight", ips_limit={"lam": math.inf})
 @estimator("shrinkage_dr", "su2020dros", uses_reward_model=True, ips_limit={"lam": math.inf})
 @estimator("shrinkage", "su2020dros", ips_limit={"lam": math.inf})
 def shrinkage(log_ratio: Tensor, *, lam: Positive = 10.0) -> Tensor:

@@ -38,6 +38,7 @@ def uips_o(log_ratio: Tensor, uncertainty: Tensor, *, gamma: Gamma = 2.0, cap: C
 
 
 @estimator("uips_dr", "zhang2023uips", uses_reward_model=True, ips_limit={"lam": math.inf})
+@estimator("snuips_dr", "offpolicy", uses_reward_model=True, normaliser="weight", ips_limit={"lam": math.inf})
 @estimator("snuips", "offpolicy", normaliser="weight", ips_limit={"lam": math.inf})
 @estimator("uips", "zhang2023uips", ips_limit={"lam": math.inf})
 def uips(

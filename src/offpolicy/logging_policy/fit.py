@@ -20,14 +20,16 @@ from offpolicy.logging_policy.ladder import (
     WithBackoff,
     with_backoff,
 )
-from offpolicy.logging_policy.likelihood import FitConfig, FitOutcome, fit_softmax, softmax_policy
+from offpolicy.logging_policy.likelihood import FitConfig, FitOutcome, fit_softmax, fits_whole, softmax_policy
 from offpolicy.logging_policy.quality import Quality, measure
 from offpolicy.models.encoders import DesignMatrix
 from offpolicy.models.normalisers import Normaliser
 from offpolicy.models.scorers import Scorer, linear_scorer, two_tower_scorer
 from offpolicy.policies import Policy, ScorerPolicy, UniformPolicy, logged_log_prob
 
-MODELS = ("recorded", "uniform", "popularity", "counts", "linear", "two_tower")
+MODELS = ("auto", "recorded", "uniform", "popularity", "counts", "linear", "quadratic", "two_tower")
+QUADRATIC_WIDTH = 24
+"""Most features whose products `auto` tries."""
 Unit = Literal["context", "cluster"]
 ScorerMaker = Callable[[LoggedData], Scorer]
 """Makes a fresh, untrained scorer for a log."""
@@ -102,8 +104,9 @@ def fit_logging_policy(
 ) -> LoggingPolicy:
     """Estimate β̂ from the log.
 
-    `model` is a name (recorded, uniform, popularity, counts, linear, two_tower), a scikit-learn classifier, or a
-    function that makes a `Scorer` for a log. A share `held_out` of the contexts (or clusters) chooses ridge or number
+    `model` is a name (recorded, uniform, popularity, counts, linear, quadratic, two_tower; auto takes the one of
+    popularity, linear and quadratic that foretells held-out rows best), a scikit-learn classifier, or a function that
+    makes a `Scorer` for a log. A share `held_out` of the contexts (or clusters) chooses ridge or number
     of epochs and measures quality; the model is then refitted to all rows. With `folds` the β̂ of each row comes from
     a model that saw neither its context nor its cluster.
     """
@@ -111,10 +114,10 @@ def fit_logging_policy(
     if isinstance(model, str):
         check_choice("model", model, MODELS)
     train, valid = _held_out_split(log, held_out, by, seed)
-    name, fit = _rung(model, config, normaliser)
-    tried, chosen = fit(train, valid, None)
-    quality = measure(tried.policy, valid, train, all_actions=name != "recorded")
-    whole, _ = fit(log, None, chosen) if train is not log else (tried, chosen)
+    tries = [_tried(each, config, normaliser, train, valid) for each in _candidates(model, train)]
+    best = max(tries, key=lambda tried: tried.quality.log_likelihood)
+    name, fit, chosen, quality = best.name, best.fit, best.chosen, best.quality
+    whole = fit(log, None, chosen)[0] if train is not log else best.model
     rows = logged_log_prob(whole.policy, log)
     fold_models: tuple[FittedModel, ...] = ()
     row_fold = None
@@ -126,6 +129,32 @@ def fit_logging_policy(
     return LoggingPolicy(
         name, log, whole, quality, rows, fold_models, row_fold, used, refit=lambda other: fit(other, None, chosen)[0]
     )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    name: str
+    fit: "Fit"
+    model: FittedModel
+    chosen: FitOutcome
+    quality: Quality
+
+
+def _tried(
+    model: Any, config: FitConfig, normaliser: Normaliser | None, train: LoggedData, valid: LoggedData
+) -> _Tried:
+    name, fit = _rung(model, config, normaliser)
+    fitted, chosen = fit(train, valid, None)
+    return _Tried(name, fit, fitted, chosen, measure(fitted.policy, valid, train, all_actions=name != "recorded"))
+
+
+def _candidates(model: Any, train: LoggedData) -> list[Any]:
+    """The models `auto` stands for; products of features only where the whole fit stays cheap."""
+    if model != "auto":
+        return [model]
+    scorer = linear_scorer(train)
+    small = scorer.design.width <= QUADRATIC_WIDTH and fits_whole(train, scorer)
+    return ["popularity", "linear", *(["quadratic"] if small else [])]
 
 
 def cross_fitted(
@@ -169,6 +198,7 @@ def _rung(model: Any, config: FitConfig, normaliser: Normaliser | None) -> tuple
         return type(model).__name__, lambda log, valid, chosen: (_classifier(model, log), FitOutcome(1.0))
     makers: dict[str, ScorerMaker] = {
         "linear": linear_scorer,
+        "quadratic": lambda log: linear_scorer(log, quadratic=True),
         "two_tower": lambda log: two_tower_scorer(log, seed=config.seed),
     }
     maker: ScorerMaker = makers[model] if isinstance(model, str) else model

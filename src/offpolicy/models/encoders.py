@@ -202,25 +202,35 @@ class DesignMatrix:
     """A table as one matrix: numbers standardised, ids one-hot, bags as the mean of one-hot vectors.
 
     A categorical or bag with more than `max_categories` ids keeps the most frequent ones and gathers the rest, and
-    every unknown id, in a last place; where all ids fit, an unknown one is a row of zeros.
+    every unknown id, in a last place; where all ids fit, an unknown one is a row of zeros. A `quadratic` design adds
+    the product of every two of these places.
     """
 
     columns: tuple[FittedColumn, ...]
+    quadratic: bool = False
     width: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Count the width."""
-        object.__setattr__(self, "width", sum(column.width for column in self.columns))
+        plain = sum(column.width for column in self.columns)
+        object.__setattr__(self, "width", plain + plain * (plain + 1) // 2 if self.quadratic else plain)
 
     @staticmethod
-    def fit(table: FeatureTable, max_categories: int = MAX_CATEGORIES) -> "DesignMatrix":
+    def fit(table: FeatureTable, max_categories: int = MAX_CATEGORIES, *, quadratic: bool = False) -> "DesignMatrix":
         """Means, scales and frequent ids of every column of a table."""
         check_number("max_categories", max_categories, Range(2, np.inf, integer=True))
-        return DesignMatrix(_fitted(table, int(max_categories)))
+        return DesignMatrix(_fitted(table, int(max_categories)), quadratic)
 
     def encode(self, table: FeatureTable) -> Tensor:
         """The matrix (n, width), float32."""
-        out = np.zeros((table.n_rows, self.width), dtype=np.float32)
+        plain = self._plain(table)
+        if not self.quadratic:
+            return plain
+        left, right = torch.tril_indices(plain.shape[1], plain.shape[1])
+        return torch.cat([plain, plain[:, left] * plain[:, right]], 1)
+
+    def _plain(self, table: FeatureTable) -> Tensor:
+        out = np.zeros((table.n_rows, sum(column.width for column in self.columns)), dtype=np.float32)
         start = 0
         for column in self.columns:
             column.write(table, out[:, start : start + column.width])
@@ -230,16 +240,18 @@ class DesignMatrix:
     @property
     def names(self) -> list[str]:
         """The name of each of its columns."""
-        return [name for column in self.columns for name in column.names]
+        plain = [name for column in self.columns for name in column.names]
+        products = [f"{plain[i]} × {plain[j]}" for i in range(len(plain)) for j in range(i + 1)]
+        return plain + products if self.quadratic else plain
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {"columns": [column.to_json() for column in self.columns]}
+        return {"columns": [column.to_json() for column in self.columns], "quadratic": self.quadratic}
 
     @staticmethod
     def from_json(recipe: dict[str, Any]) -> "DesignMatrix":
         """The inverse of `to_json`."""
-        return DesignMatrix(tuple(map(_column_from_json, recipe["columns"])))
+        return DesignMatrix(tuple(map(_column_from_json, recipe["columns"])), recipe.get("quadratic", False))
 
 
 @dataclass(frozen=True, eq=False)

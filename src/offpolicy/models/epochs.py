@@ -1,9 +1,12 @@
 """One pass over a log in batches of contexts: what fitting β̂ and learning π have in common."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,14 +29,27 @@ class Batch:
     row_action: Tensor  # (n,)
 
 
+class Batches(Protocol):
+    """The rows of a log dealt out in batches."""
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        ...
+
+    def epoch(self, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """Every row once; in random order if a generator is given."""
+        ...
+
+
 class ContextBatches:
     """The rows of a log grouped by context, dealt out in batches of whole contexts."""
 
-    def __init__(self, log: LoggedData, batch_contexts: int) -> None:
-        """Group the rows once; every epoch reuses the grouping."""
+    def __init__(self, log: LoggedData, batch_contexts: int, rows: npt.NDArray[np.int64] | None = None) -> None:
+        """Group the rows (all, or these) once; every epoch reuses the grouping."""
         self._contexts = log.contexts
-        index = np.asarray(log.context_index)
-        self._order = torch.from_numpy(np.argsort(index, kind="stable"))
+        index = np.asarray(log.context_index) if rows is None else log.context_index[rows]
+        order = np.argsort(index, kind="stable")
+        self._order = torch.from_numpy(order if rows is None else rows[order])
         counts = np.bincount(index, minlength=log.n_contexts)
         self._counts = torch.from_numpy(counts)
         self._starts = torch.from_numpy(np.cumsum(counts) - counts)
@@ -58,17 +74,49 @@ class ContextBatches:
             yield Batch(self._contexts.take(contexts.numpy()), rows, row_context, self._action[rows])
 
 
+class RowBatches:
+    """The rows of a log dealt out in batches of rows, each with the contexts it needs."""
+
+    def __init__(self, log: LoggedData, batch_rows: int, rows: npt.NDArray[np.int64] | None = None) -> None:
+        """Deal out all rows, or these."""
+        self._contexts = log.contexts
+        self._index = np.asarray(log.context_index)
+        self._action = torch.from_numpy(log.action.astype(np.int64))
+        self._rows = torch.arange(log.n_rows) if rows is None else torch.from_numpy(rows)
+        self._size = batch_rows
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return -(-len(self._rows) // self._size)
+
+    def epoch(self, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        """Every row once; in random order if a generator is given."""
+        shuffled = generator is not None
+        order = self._rows[torch.randperm(len(self._rows), generator=generator)] if shuffled else self._rows
+        for start in range(0, len(order), self._size):
+            rows = order[start : start + self._size]
+            contexts, place = np.unique(self._index[rows.numpy()], return_inverse=True)
+            yield Batch(self._contexts.take(contexts), rows, torch.from_numpy(place).long(), self._action[rows])
+
+
+def climb(optimiser: torch.optim.Optimizer, surrogate: Tensor, max_norm: float = MAX_GRADIENT_NORM) -> float:
+    """One step up the gradient of a scalar; returns the gradient's norm, and does not move where that is not finite."""
+    optimiser.zero_grad(set_to_none=True)
+    (-surrogate).backward()  # type: ignore[no-untyped-call]
+    parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+    if math.isfinite(norm):
+        optimiser.step()
+    return norm
+
+
 def ascend(
     scorer: Scorer, optimiser: torch.optim.Optimizer, batch: Batch, coefficients: Coefficients, normaliser: Normaliser
 ) -> float:
     """One step up the gradient of the mean of c_n log p(a_n|x_n); returns that mean before the step."""
-    optimiser.zero_grad(set_to_none=True)
     weights, bias = scorer.actions()
     states = scorer.states(batch.contexts)
     total = normaliser.surrogate(states, weights, bias, batch.row_context, batch.row_action, coefficients)
-    loss = -total / max(len(batch.rows), 1)
-    loss.backward()  # type: ignore[no-untyped-call]
-    parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
-    torch.nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
-    optimiser.step()
-    return -float(loss.detach())
+    mean = total / max(len(batch.rows), 1)
+    climb(optimiser, mean)
+    return float(mean.detach())

@@ -202,9 +202,9 @@ class LoggingTwoTower(_TwoTower):
         return LoggingTwoTower(build_scorer(recipe["user"]), ActionTower.from_specification(recipe["items"]))
 
 
-def linear_scorer(log: LoggedData, max_categories: int = MAX_CATEGORIES) -> LinearScorer:
-    """A linear scorer for a log, its design fitted on the log's contexts."""
-    return LinearScorer(DesignMatrix.fit(log.contexts, max_categories), log.n_actions)
+def linear_scorer(log: LoggedData, max_categories: int = MAX_CATEGORIES, *, quadratic: bool = False) -> LinearScorer:
+    """A linear scorer for a log, its design (with products of features if quadratic) fitted on the log's contexts."""
+    return LinearScorer(DesignMatrix.fit(log.contexts, max_categories, quadratic=quadratic), log.n_actions)
 
 
 def two_tower_scorer(
