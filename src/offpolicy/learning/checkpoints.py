@@ -1,0 +1,91 @@
+"""Checkpoints: one file written whole or not at all, safetensors with its JSON inside, so that nothing can disagree."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from offpolicy.atomic import write_whole
+from offpolicy.errors import OffPolicyError
+from offpolicy.log import LoggedData
+
+FORMAT = 1
+CHECKPOINT = "checkpoint.safetensors"
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training between two epochs."""
+
+    tensors: Mapping[str, Tensor]
+    """Scorers, optimisers, random state and best weights, by path."""
+    facts: Mapping[str, Any]
+    """Epoch, history, best so far, and which training this is; ready for JSON."""
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors of one part, by their names within it."""
+        start = prefix + "/"
+        return {name[len(start) :]: values for name, values in self.tensors.items() if name.startswith(start)}
+
+
+def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
+    """Replace the directory's checkpoint."""
+    plain = {name: values.detach().contiguous().clone() for name, values in checkpoint.tensors.items()}
+    facts = json.dumps({"format": FORMAT, **checkpoint.facts})
+    write_whole(directory / CHECKPOINT, save(plain, metadata={"offpolicy": facts}))
+
+
+def read_checkpoint(directory: Path) -> Checkpoint | None:
+    """The directory's checkpoint, if it has one."""
+    path = directory / CHECKPOINT
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("offpolicy", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError, ValueError) as error:
+        raise OffPolicyError(f"{path} cannot be read as a checkpoint ({error}). Delete it to start afresh.") from None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise OffPolicyError(f"{path} is not a checkpoint of this version. Delete it, or choose another directory.")
+    return Checkpoint(tensors, facts)
+
+
+def flat_optimiser(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """An optimiser's state as named tensors and plain settings."""
+    state = optimiser.state_dict()
+    tensors = {
+        f"{number}/{name}": torch.as_tensor(value)
+        for number, values in state["state"].items()
+        for name, value in values.items()
+    }
+    return tensors, state["param_groups"]
+
+
+def restore_optimiser(
+    optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
+) -> None:
+    """The inverse of `flat_optimiser`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for path, values in tensors.items():
+        number, name = path.split("/")
+        state.setdefault(int(number), {})[name] = values
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def fingerprint(log: LoggedData, *given: Tensor | None) -> str:
+    """A digest of the rows that are learned from, so that a training is never resumed on other data."""
+    digest = hashlib.sha256()
+    arrays = [log.context_index, log.action, log.reward, *(None if t is None else t.numpy() for t in given)]
+    for array in arrays:
+        digest.update(b"absent" if array is None else np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

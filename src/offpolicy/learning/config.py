@@ -1,0 +1,149 @@
+"""How a policy is learned: one frozen record, a line under each field."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self
+
+from offpolicy.checks import Range, check_choice, check_number
+from offpolicy.errors import ParameterError
+from offpolicy.estimators import OFFICIAL
+from offpolicy.estimators.registry import Hyper
+from offpolicy.learning.methods import Gradient, Method
+from offpolicy.log import LoggedData
+from offpolicy.models.scorers import Scorer
+
+ScorerMaker = Callable[[LoggedData], Scorer]
+
+_COUNT = Range(1, 2**40, integer=True)
+_STEP = Range(0.0, math.inf, include_low=False, include_high=False)
+_SIZE = Range(0.0, math.inf, include_high=False)
+_CAP = Range(0.0, math.inf, include_low=False)
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How a policy is learned; what is weighed and climbed is the method's business."""
+
+    scorer: str | ScorerMaker = "linear"
+    """The policy's model: "linear", "two_tower", or a function that makes a `Scorer` for a log."""
+    scorer_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to `linear_scorer` or `two_tower_scorer`, e.g. `{"dim": 64}`."""
+    initial_spread: float = 0.0
+    """Standard deviation of a linear scorer's initial weights; 0 starts from the uniform policy."""
+    epochs: int = 50
+    """Most passes over the log."""
+    learning_rate: float = 0.01
+    """Adam's step size."""
+    batch_contexts: int | None = None
+    """Contexts a step, with all their rows; None takes 512, or fewer so that an epoch has at least 32 steps."""
+    batch_rows: int | None = None
+    """Rows a step, drawn from the whole log instead of whole contexts; dearer, but as most published code does."""
+    weight_decay: float = 0.0
+    """L2 penalty on the scorer, as Adam's weight decay."""
+    max_gradient_norm: float = 5.0
+    """Global gradient norm above which a step is scaled down."""
+    gradient: Gradient | None = None
+    """"frozen" holds φ fixed, "exact" follows the weight's derivative; None takes the method's own."""
+    weight_cap: float | None = None
+    """A cap on the weights of any method, e.g. of IPS with recorded propensities."""
+    reward_baseline: float | str = 0.0
+    """Subtracted from every reward: a number, or "mean" for the mean reward of the log."""
+    top_k: int = 1
+    """K of the top-K correction, for policies that show K actions at once; 1 leaves everything as it is."""
+    sample_size: float | None = None
+    """N of `uips_tight`; None counts the contexts of the log."""
+    schedule: Literal["pretrained", "alternate"] = "pretrained"
+    """β̂ and U before learning, or both anew in every epoch on the policy's own user states (two towers)."""
+    uncertainty_form: str | None = None
+    """Which form of U to compute where none is given; None takes that of `row_uncertainty`."""
+    unit_gradients: bool = False
+    """U from unit gradients with ridge d, as the released code computes it."""
+    in_batch: bool = False
+    """β̂ and π in the ratio are softmaxes over the actions of the batch, as in the released code."""
+    first_epoch_cap: float | None = None
+    """In the first epoch the weight is min(ρ, cap), and with alternation β̂ and π learn jointly."""
+    metric: str | None = None
+    """What stops training: "value", "lower_bound", or P@k, R@k, NDCG@k; None takes what `validation` implies."""
+    held_out: float = 0.1
+    """Share of contexts (or clusters) held out for "value" and "lower_bound" where no validation log is given."""
+    patience: int = 5
+    """Epochs without a better metric before training ends."""
+    seed: int = 0
+    """Fixes initial weights, batches, splits and fits."""
+    tensorboard: bool = False
+    """Also write TensorBoard events into the directory (extra `tensorboard`)."""
+    show_progress: bool | None = None
+    """A progress bar: always, never, or (None) only on a terminal."""
+
+    def __post_init__(self) -> None:
+        """Check every field against its range."""
+        if isinstance(self.scorer, str):
+            check_choice("scorer", self.scorer, ("linear", "two_tower"))
+        elif not callable(self.scorer):
+            raise ParameterError(f"scorer must be a name or a function of the log, but it is {self.scorer!r}.")
+        for name in ("epochs", "patience", "top_k", "batch_contexts", "batch_rows"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), _COUNT)
+        for name in ("learning_rate", "max_gradient_norm"):
+            check_number(name, getattr(self, name), _STEP)
+        for name in ("initial_spread", "weight_decay"):
+            check_number(name, getattr(self, name), _SIZE)
+        for name in ("weight_cap", "first_epoch_cap", "sample_size"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), _CAP)
+        check_number("held_out", self.held_out, Range(0.0, 1.0, include_low=False, include_high=False))
+        check_choice("schedule", self.schedule, ("pretrained", "alternate"))
+        if self.gradient is not None:
+            check_choice("gradient", self.gradient, ("frozen", "exact"))
+        if isinstance(self.reward_baseline, str):
+            check_choice("reward_baseline", self.reward_baseline, ("mean",))
+        else:
+            check_number("reward_baseline", self.reward_baseline, Range(-1.0, 1.0))
+        if self.batch_contexts is not None and self.batch_rows is not None:
+            raise ParameterError("Give batch_contexts or batch_rows, not both: a step takes contexts or rows.")
+
+    @classmethod
+    def official(cls, name: str, **changes: Any) -> Self:
+        """The learning switches of a released folder ("wiki", "coat", "yahoo", "kuairec"), each open to `changes`.
+
+        The switches of its weight are `OFFICIAL[name].weight_switches()`, for the method "uips_official".
+        """
+        profile = OFFICIAL[check_choice("The name of a released folder", name, OFFICIAL)]
+        switches: dict[str, Any] = {
+            "schedule": "alternate" if profile.in_batch_softmax else "pretrained",
+            "scorer": "two_tower" if profile.in_batch_softmax else "linear",
+            "in_batch": profile.in_batch_softmax,
+            "first_epoch_cap": profile.first_epoch_cap,
+            "reward_baseline": profile.reward_baseline,
+            "unit_gradients": profile.normalise_gradients,
+            "uncertainty_form": "per_action" if profile.per_action_uncertainty else None,
+        }
+        return cls(**(switches | changes))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; a function that makes a scorer becomes its name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        if callable(values["scorer"]):
+            values["scorer"] = getattr(values["scorer"], "__qualname__", type(values["scorer"]).__name__)
+        return values | {"scorer_options": dict(self.scorer_options)}
+
+
+def settle(
+    method: Method, config: LearnerConfig | None, changes: Mapping[str, Any]
+) -> tuple[LearnerConfig, dict[str, Hyper]]:
+    """The configuration and hyper-parameters after the changes, each of which names a field or a hyper-parameter."""
+    known = {each.name for each in fields(LearnerConfig)}
+    for name in changes:
+        if name not in known and name not in method.hyper:
+            near = difflib.get_close_matches(name, [*known, *method.hyper], n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ParameterError(
+                f"{name!r} is neither a field of LearnerConfig nor a hyper-parameter of {method.name!r}, which takes "
+                f"{', '.join(method.hyper) or 'none'}.{hint}"
+            )
+    config = config or LearnerConfig()
+    config = dataclasses.replace(config, **{name: value for name, value in changes.items() if name in known})
+    return config, method.check_hyper({name: value for name, value in changes.items() if name not in known})

@@ -1,0 +1,177 @@
+"""What decides when to stop: a held-out value or its lower bound, ranking on unbiased lists, or the caller's number.
+
+Larger is better, always.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.checks import check_choice
+from offpolicy.datasets.ranking_data import CandidateLists
+from offpolicy.errors import ParameterError
+from offpolicy.evaluation.clusters import clustered
+from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists
+from offpolicy.evaluation.value import Terms
+from offpolicy.learning.rows import context_inputs
+from offpolicy.learning.surrogate import Surrogate
+from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.models.all_actions import expectation
+from offpolicy.models.epochs import ContextBatches
+from offpolicy.models.softmax import logged_log_prob
+from offpolicy.policies import Policy, ScorerPolicy, tensor
+
+HELD_OUT_METRICS = ("value", "lower_bound")
+BOUND = 1.64
+"""Standard errors below the value: a one-sided 95 % bound."""
+
+CONTEXTS_AT_ONCE = 512
+
+_RANKING = re.compile(r"(P|R|NDCG)@([1-9][0-9]*)")
+
+
+class Monitor(Protocol):
+    """A number to maximise."""
+
+    @property
+    def name(self) -> str:
+        """What the record calls it."""
+        ...
+
+    def score(self, policy: ScorerPolicy) -> float:
+        """The number of a policy."""
+        ...
+
+
+@dataclass(frozen=True)
+class Called:
+    """The caller's own function."""
+
+    function: Callable[[Policy], float]
+    name: str = "validation"
+
+    def score(self, policy: ScorerPolicy) -> float:
+        """Call it."""
+        return float(self.function(policy))
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A ranking metric over candidate lists, or over all actions of contexts with known positives."""
+
+    name: str
+    lists: CandidateLists | None = None
+    contexts: FeatureTable | None = None
+    positives: ActionSets | None = None
+
+    def score(self, policy: ScorerPolicy) -> float:
+        """P@k, R@k or NDCG@k."""
+        found = _RANKING.fullmatch(self.name)
+        assert found is not None
+        sums = RankingSums(int(found[2]))
+        if self.lists is not None:
+            ranking = rank_lists(policy, self.lists, sums)
+        else:
+            assert self.contexts is not None
+            assert self.positives is not None
+            ranking = rank_all(policy, self.contexts, self.positives, sums)
+        return _named(ranking, found[1])
+
+
+def _named(ranking: Ranking, letter: str) -> float:
+    return {"P": ranking.precision, "R": ranking.recall, "NDCG": ranking.ndcg}[letter]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The self-normalised estimate of the policy's value on held-out rows, or its lower bound over clusters."""
+
+    name: str
+    log: LoggedData
+    surrogate: Surrogate
+    """Weighs the held-out rows as the training rows are."""
+
+    @torch.no_grad()
+    def score(self, policy: ScorerPolicy) -> float:
+        """V̂, or V̂ − 1.64·s.e.; without a weight (likelihood) the mean of r·log π takes the place of V̂."""
+        terms = self._terms(policy)
+        estimate = clustered(terms, tensor(self.log.cluster_index).long())
+        if self.name == "value":
+            return float(estimate.value)
+        return float(estimate.value - BOUND * estimate.standard_error) if estimate.clusters > 1 else -np.inf
+
+    def _terms(self, policy: ScorerPolicy) -> Terms:
+        plan, rows = self.surrogate.plan, self.surrogate.rows
+        given = dict(rows.fixed)
+        dtype = given["reward"].dtype
+        log_prob = torch.empty(self.log.n_rows, dtype=dtype)
+        baseline = torch.zeros(self.log.n_rows, dtype=torch.float64)
+        for batch in ContextBatches(self.log, CONTEXTS_AT_ONCE).epoch():
+            head = (policy.states(batch.contexts), policy.weights, policy.bias)
+            log_prob[batch.rows] = logged_log_prob(*head, batch.row_context, batch.row_action)
+            for name, values in context_inputs(plan.method.inputs, rows, batch, *head).items():
+                given.setdefault(name, torch.empty(self.log.n_rows, dtype=dtype))
+                given[name][batch.rows] = values[batch.row_context]
+            if self.surrogate.values is not None:
+                mean = expectation(*head, self.surrogate.values(batch, self.surrogate.fold(batch)))
+                baseline[batch.rows] = mean.double()[batch.row_context]
+        reward = given["reward"].double()
+        if plan.method.estimator is None:
+            gain = (reward * log_prob.double()).where(reward != 0, 0.0)
+            return Terms.without_reward_model(torch.ones_like(gain), torch.ones_like(gain), gain)
+        weight = self.surrogate.terms(log_prob, given).weight.double() * plan.chosen(rows)
+        imputed = given["imputed"].double() if self.surrogate.values is not None else torch.zeros_like(reward)
+        return Terms(weight, weight, reward, imputed, baseline)
+
+
+def monitor_of(validation: Any, metric: str | None) -> Monitor | None:
+    """The monitor of anything but a log: lists to rank, (contexts, positives), a function, or nothing."""
+    if validation is None:
+        return None
+    if isinstance(validation, CandidateLists):
+        return Ranked(_ranking_metric(metric), lists=validation)
+    if isinstance(validation, tuple) and len(validation) == 2 and isinstance(validation[0], FeatureTable):
+        return Ranked(_ranking_metric(metric), contexts=validation[0], positives=validation[1])
+    if callable(validation):
+        return Called(validation, metric or "validation")
+    raise ParameterError(
+        "validation must be a log, candidate lists, a pair (contexts, positives as ActionSets) or a function of the "
+        f"policy, but it is {type(validation).__name__}."
+    )
+
+
+def held_out_metric(metric: str | None) -> str:
+    """The name of a metric on logged rows, checked."""
+    return check_choice("metric (on logged rows)", metric or "value", HELD_OUT_METRICS)
+
+
+def _ranking_metric(metric: str | None) -> str:
+    name = "NDCG@5" if metric is None else metric
+    if not _RANKING.fullmatch(name):
+        raise ParameterError(f"metric must be P@k, R@k or NDCG@k to rank by, such as 'NDCG@5', but it is {metric!r}.")
+    return name
+
+
+def is_ranking(metric: str | None) -> bool:
+    """Whether a metric needs lists to rank."""
+    return metric is not None and _RANKING.fullmatch(metric) is not None
+
+
+def check_rows(name: str, values: Any, n_rows: int) -> Tensor:
+    """One finite, non-negative number a row, as float64."""
+    rows = torch.as_tensor(values).detach().double()
+    if rows.shape != (n_rows,):
+        raise ParameterError(
+            f"{name} must hold one number for each of {n_rows} rows; its shape is {tuple(rows.shape)}."
+        )
+    bad = (~rows.isfinite() | (rows < 0)).nonzero()
+    if len(bad):
+        raise ParameterError(
+            f"{name} must be finite and at least 0, but row {int(bad[0])} holds {float(rows[bad[0]])}."
+        )
+    return rows

@@ -1,0 +1,126 @@
+"""What the weights need of each row: quantities that stay while π moves, and sums over all actions that do not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offpolicy.errors import ParameterError
+from offpolicy.evaluation.inputs import CONTEXT_SUMS, TOP_P_INPUTS, log_count_prob
+from offpolicy.evaluation.ranking import top_actions
+from offpolicy.log import LoggedData
+from offpolicy.models.all_actions import iterate_log_probs
+from offpolicy.models.epochs import Batch
+from offpolicy.policies import Policy, row_tiles, tensor
+
+Integers = npt.NDArray[np.int64]
+WHOLE_NUMBERS = ("context_index", "action", "logging_rank", "fold")
+
+
+@dataclass
+class RowInputs:
+    """One tensor a row for everything that does not depend on π; alternation replaces β̂ and U between epochs."""
+
+    fixed: dict[str, Tensor]
+    logging: Policy | None = None
+    """β̂ over all actions, for weights that sum over them."""
+    top: Tensor | None = None  # (contexts, p)
+    """The likeliest actions of each context under β̂, where a weight keeps to them."""
+    sample_size: Tensor = field(default_factory=lambda: torch.tensor(1.0))
+
+    def of(self, rows: Tensor) -> dict[str, Tensor]:
+        """The fixed quantities of some rows."""
+        return {name: values[rows] for name, values in self.fixed.items()}
+
+    def put(self, name: str, values: Tensor) -> None:
+        """Set a quantity, in the precision of the others."""
+        self.fixed[name] = values.long() if name in WHOLE_NUMBERS else values.to(self.fixed["reward"].dtype)
+
+    def taken(self, rows: Integers, contexts: Integers) -> "RowInputs":
+        """Those of a smaller log: its rows, and its contexts, by their numbers in this one."""
+        fixed = {name: values[torch.from_numpy(rows)] for name, values in self.fixed.items()}
+        top = None if self.top is None else self.top[torch.from_numpy(contexts)]
+        return RowInputs(fixed, self.logging, top, self.sample_size)
+
+
+def row_inputs(
+    wanted: frozenset[str],
+    log: LoggedData,
+    dtype: torch.dtype,
+    *,
+    log_logging: Tensor | None = None,
+    logging: Policy | None = None,
+    uncertainty: Tensor | None = None,
+    top_p: float = 100.0,
+    sample_size: float | None = None,
+) -> RowInputs:
+    """The fixed quantities of a log's rows that a weight with these inputs asks for."""
+    size = torch.tensor(float(log.n_contexts) if sample_size is None else sample_size)
+    rows = RowInputs({"reward": tensor(log.reward).to(dtype)}, logging, None, size)
+    if log_logging is not None:
+        rows.put("log_logging", log_logging)
+    if "recorded_log_ratio" in wanted:
+        if log.logging_prob is None:
+            raise ParameterError(
+                "This method weighs by recorded propensities, but the log has none. Read it with `propensity`, or "
+                "choose a method that estimates them."
+            )
+        rows.put("log_recorded", tensor(log.logging_prob).log())
+    if uncertainty is not None:
+        rows.put("uncertainty", uncertainty)
+    if "log_count_prob" in wanted:
+        rows.put("log_count_prob", log_count_prob(log))
+    for name, values in (("context_index", log.context_index), ("action", log.action)):
+        if name in wanted or (name == "context_index" and wanted & set(TOP_P_INPUTS)):
+            rows.put(name, tensor(values))
+    if wanted & set(TOP_P_INPUTS):
+        assert logging is not None
+        _put_top(rows, log, logging, int(min(top_p, log.n_actions)))
+    return rows
+
+
+def _put_top(rows: RowInputs, log: LoggedData, logging: Policy, p: int) -> None:
+    """The top-p actions of β̂ in every context, the rank of each row's action among them (p outside) and their mass."""
+    top = torch.empty(log.n_contexts, p, dtype=torch.int32)
+    mass, rank = torch.empty(log.n_rows), torch.empty(log.n_rows, dtype=torch.int64)
+    for tile in row_tiles(log):
+        log_probs = logging.log_probs(log.contexts.take(tile.contexts))
+        best = top_actions(log_probs, p)
+        top[tile.contexts] = best.int()
+        mass[tile.rows] = log_probs.gather(1, best).logsumexp(1).float()[tile.row_context]
+        equal = best[tile.row_context] == tile.row_action.unsqueeze(1) if p < log.n_actions else None
+        if equal is None:
+            rank[tile.rows] = 0
+        else:
+            rank[tile.rows] = torch.where(equal.any(1), equal.int().argmax(1), p)
+    rows.top = top
+    rows.put("log_logging_top", mass)
+    rows.put("logging_rank", rank)
+
+
+@torch.no_grad()
+def context_inputs(
+    wanted: frozenset[str], rows: RowInputs, batch: Batch, states: Tensor, weights: Tensor, bias: Tensor | None
+) -> Mapping[str, Tensor]:
+    """Inputs of a batch's contexts that sum π (and β̂) over actions, a tile of contexts at a time."""
+    sums = [name for name in CONTEXT_SUMS if name in wanted]
+    names = sums + (["log_target_top"] if "log_target_top" in wanted else [])
+    found = {name: states.new_empty(len(states)) for name in names}
+    if not names:
+        return found
+    place = torch.empty(len(states), dtype=torch.int64)
+    if rows.top is not None:
+        place[batch.row_context] = rows.fixed["context_index"][batch.rows]
+    for part, log_prob in iterate_log_probs(states, weights, bias):
+        if sums:
+            assert rows.logging is not None
+            log_logging = rows.logging.log_probs(batch.contexts.take(part)).to(log_prob)
+            for name in sums:
+                found[name][part] = CONTEXT_SUMS[name](log_prob, log_logging)
+        if rows.top is not None:
+            top = rows.top[place[part]].long()
+            found["log_target_top"][part] = log_prob.gather(1, top).logsumexp(1)
+    return found

@@ -1,0 +1,262 @@
+"""The one training loop: batches, steps, record, metric, checkpoint; what it climbs is the surrogate's business."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.learning.checkpoints import (
+    Checkpoint,
+    flat_optimiser,
+    read_checkpoint,
+    restore_optimiser,
+    write_checkpoint,
+)
+from offpolicy.learning.config import LearnerConfig
+from offpolicy.learning.history import Epoch, TensorBoard, write_metrics
+from offpolicy.learning.monitors import Monitor
+from offpolicy.learning.objectives import Moments
+from offpolicy.learning.schedule import Pretrained, Schedule, batches_of
+from offpolicy.learning.surrogate import Observed, Surrogate
+from offpolicy.log import LoggedData
+from offpolicy.models.epochs import Batch, climb
+from offpolicy.models.scorers import Scorer
+from offpolicy.policies import ScorerPolicy
+from offpolicy.progress import Advance, progress
+from offpolicy.seeding import torch_generator
+
+HUGE_WEIGHT = 1e12
+"""Weights beyond this say that β̂ of a logged row is as good as zero."""
+
+
+@dataclass
+class Best:
+    """The best epoch so far; without a metric, the last."""
+
+    epoch: int = -1
+    metric: float | None = None
+    state: dict[str, Tensor] | None = None
+
+
+@dataclass
+class Trainer:
+    """Trains a scorer in place; with a directory, leaves a checkpoint after every epoch and goes on from it."""
+
+    scorer: Scorer
+    log: LoggedData
+    surrogate: Surrogate
+    config: LearnerConfig
+    schedule: Schedule = field(default_factory=Pretrained)
+    monitor: Monitor | None = None
+    directory: Path | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """Which training this is; a directory with another one is refused."""
+    history: list[Epoch] = field(default_factory=list)
+    best: Best = field(default_factory=Best)
+
+    def __post_init__(self) -> None:
+        """Choose the rows that count and deal them into batches."""
+        parameters = [p for p in self.scorer.parameters() if p.requires_grad]
+        config, plan = self.config, self.surrogate.plan
+        self.optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+        counted = plan.counted(self.surrogate.rows)
+        if not bool(counted.any()):
+            raise ParameterError(
+                "There is nothing to learn from: no row has a reward above zero. Check the reward column, or set "
+                "reward_baseline so that the other rows count."
+            )
+        rows = None if bool(counted.all()) else np.flatnonzero(counted.numpy())
+        self.batches = batches_of(self.log, config, rows)
+        self.surrogate.rows_a_batch = self.log.n_rows / len(self.batches)
+        self.all_batches = self.batches if rows is None else batches_of(self.log, config)
+
+    def run(self) -> None:
+        """Train until the epochs or the patience run out; the scorer ends with the best weights."""
+        with _own_randomness(self.config.seed):
+            self._resume()
+            board = self._board()
+            steps = max(self.config.epochs - len(self.history), 0) * len(self.batches)
+            with progress(f"learning {self.surrogate.plan.method.name}", steps, show=self.config.show_progress) as bar:
+                while len(self.history) < self.config.epochs and not self._out_of_patience():
+                    self._record(self._epoch(len(self.history), bar))
+                    if board is not None:
+                        board.add(self.history[-1])
+            if board is not None:
+                board.close()
+        if self.best.state is not None:
+            self.scorer.load_state_dict(self.best.state)
+
+    def _epoch(self, epoch: int, bar: Advance) -> Epoch:
+        """One pass; returns its record."""
+        start = time.perf_counter()
+        facts = self.schedule.begin(epoch)
+        surrogate, joint = self._surrogate(epoch), self.schedule.joint(epoch)
+        self.scorer.train()
+        text, norms = self._progress_text(), 0.0
+        random = torch_generator(self.config.seed, "learning", "epoch", epoch)
+        batches = self.all_batches if joint else self.batches
+        likelihood = 0.0
+        for number, batch in enumerate(batches.epoch(random)):
+            value = surrogate.of(self.scorer, batch)
+            finite = bool(value.detach().isfinite())
+            norm = climb(self.optimiser, value, self.config.max_gradient_norm) if finite else math.nan
+            if not math.isfinite(norm):
+                raise OffPolicyError(self._why_not_finite(epoch, number, batch, surrogate))
+            norms += norm
+            if joint:
+                likelihood += self.schedule.step(batch) * len(batch.rows)
+            bar(text)
+        if joint:
+            facts = {"logging_log_likelihood": likelihood / self.log.n_rows}
+        seen = surrogate.observed
+        return {
+            "epoch": epoch,
+            "surrogate": seen.surrogate / len(batches),
+            "weighted_reward": seen.gain / self.log.n_rows,
+            "mean_weight": seen.weight / max(seen.rows, 1),
+            "largest_weight": seen.largest,
+            "gradient_norm": norms / len(batches),
+            **facts,
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+
+    def _surrogate(self, epoch: int) -> Surrogate:
+        """The surrogate of an epoch: capped in the first where asked, with fresh moments where there are any."""
+        plan, cap, live = self.surrogate.plan, self.config.first_epoch_cap, self.surrogate.live
+        if epoch == 0 and cap is not None and plan.method.weight is not None and plan.method.corrects:
+            plan = plan.capped(cap)
+        if self.schedule.joint(epoch):
+            live = self.schedule.scorer
+        fresh = replace(self.surrogate, plan=plan, live=live, observed=Observed(), moments=None)
+        if plan.objective.uses_moments:
+            fresh.moments = self._moments(replace(fresh, observed=Observed()))
+        return fresh
+
+    @torch.no_grad()
+    def _moments(self, surrogate: Surrogate) -> Moments:
+        """Mean and deviation of w·gain over all rows of the log, those left out being zero."""
+        self.scorer.eval()
+        weights, bias = self.scorer.actions()
+        total, square = 0.0, 0.0
+        for batch in self.batches.epoch():
+            states = self.scorer.states(batch.contexts)
+            log_prob = surrogate.normaliser.log_prob(states, weights, bias, batch.row_context, batch.row_action)
+            terms = surrogate.batch_terms(states, weights, bias, batch)(log_prob, torch.arange(len(batch.rows)))
+            gained = (terms.weight * terms.gain).double()
+            total, square = total + float(gained.sum()), square + float((gained**2).sum())
+        n = self.log.n_rows
+        variance = max(square - total**2 / n, 0.0) / max(n - 1, 1)
+        return Moments(total / n, math.sqrt(variance), n)
+
+    def _record(self, epoch: Epoch) -> None:
+        """Score the epoch, remember it, and leave a checkpoint."""
+        if self.monitor is None:
+            self.best = Best(epoch["epoch"])
+        else:
+            score = epoch[self.monitor.name] = self.monitor.score(ScorerPolicy(self.scorer))
+            if self.best.metric is None or score > self.best.metric:
+                state = {name: values.detach().clone() for name, values in self.scorer.state_dict().items()}
+                self.best = Best(epoch["epoch"], score, state)
+        self.history.append(epoch)
+        if self.directory is not None:
+            write_checkpoint(self.directory, self._checkpoint())
+            write_metrics(self.directory, self.history)
+
+    def _out_of_patience(self) -> bool:
+        since = len(self.history) - 1 - self.best.epoch
+        return self.monitor is not None and bool(self.history) and since >= self.config.patience
+
+    def _progress_text(self) -> str:
+        if self.monitor is None or not self.history:
+            return f"epoch {len(self.history) + 1}"
+        return f"epoch {len(self.history) + 1}, {self.monitor.name} {self.history[-1][self.monitor.name]:.4f}"
+
+    def _board(self) -> TensorBoard | None:
+        if not self.config.tensorboard:
+            return None
+        if self.directory is None:
+            raise ParameterError("tensorboard=True needs a directory to write to. Pass directory.")
+        return TensorBoard(self.directory, len(self.history))
+
+    def _checkpoint(self) -> Checkpoint:
+        tensors = {f"scorer/{name}": values for name, values in self.scorer.state_dict().items()}
+        moving, groups = flat_optimiser(self.optimiser)
+        tensors |= {f"optimiser/{name}": values for name, values in moving.items()}
+        facts: dict[str, Any] = {"optimiser": groups}
+        if self.schedule.scorer is not None and self.schedule.optimiser is not None:
+            own = {n: v for n, v in self.schedule.scorer.state_dict().items() if not n.startswith("user.")}
+            tensors |= {f"logging/{name}": values for name, values in own.items()}
+            moving, facts["logging_optimiser"] = flat_optimiser(self.schedule.optimiser)
+            tensors |= {f"logging_optimiser/{name}": values for name, values in moving.items()}
+        if self.best.state is not None:
+            tensors |= {f"best/{name}": values for name, values in self.best.state.items()}
+        tensors["random"] = torch.get_rng_state()
+        facts |= {"identity": dict(self.identity), "history": self.history}
+        return Checkpoint(tensors, facts | {"best": {"epoch": self.best.epoch, "metric": self.best.metric}})
+
+    def _resume(self) -> None:
+        """Go on where the directory's checkpoint stands, if it has one."""
+        if self.directory is None:
+            return
+        found = read_checkpoint(self.directory)
+        if found is None:
+            return
+        mine = json.loads(json.dumps(dict(self.identity)))
+        theirs = found.facts["identity"]
+        if theirs != mine:
+            names = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
+            raise OffPolicyError(
+                f"{self.directory} holds another training: {', '.join(names)} differ. Choose another directory, or "
+                "delete this one."
+            )
+        self.scorer.load_state_dict(found.under("scorer"))
+        restore_optimiser(self.optimiser, found.under("optimiser"), found.facts["optimiser"])
+        if self.schedule.scorer is not None and self.schedule.optimiser is not None:
+            self.schedule.scorer.load_state_dict(found.under("logging"), strict=False)
+            moving, groups = found.under("logging_optimiser"), found.facts["logging_optimiser"]
+            restore_optimiser(self.schedule.optimiser, moving, groups)
+        self.history = list(found.facts["history"])
+        self.best = Best(**found.facts["best"], state=found.under("best") or None)
+        torch.set_rng_state(found.tensors["random"])
+        write_metrics(self.directory, self.history)
+
+    def _why_not_finite(self, epoch: int, number: int, batch: Batch, surrogate: Surrogate) -> str:
+        """One paragraph: where it happened and the likeliest cause."""
+        kept = "" if self.directory is None else f" The checkpoint of epoch {epoch} in {self.directory} is kept."
+        where = (
+            f"Learning {surrogate.plan.method.name!r} stopped: loss or gradient is not finite in epoch {epoch + 1}, "
+        )
+        where += f"batch {number + 1}. "
+        if not all(bool(p.isfinite().all()) for p in self.scorer.parameters()):
+            return f"{where}The policy's own weights are not finite: the learning rate is too large. Lower it.{kept}"
+        with torch.no_grad():
+            if not bool(self.scorer.states(batch.contexts).isfinite().all()):
+                return f"{where}Some features of its contexts are not finite. Mend them.{kept}"
+        largest = surrogate.observed.largest
+        if not largest < HUGE_WEIGHT:
+            return (
+                f"{where}A weight reached {largest:.3g}: the logging probability of some row is as good as zero. Use a "
+                f"bounded weight (bips_cap, shrinkage, uips), set weight_cap, or mend the logging policy.{kept}"
+            )
+        for name, values in surrogate.rows.fixed.items():
+            if values.is_floating_point() and bool(values[batch.rows].isnan().any()):
+                return f"{where}{name} is not a number in some of its rows. Mend or drop them.{kept}"
+        rate = self.config.learning_rate
+        return f"{where}The learning rate {rate:g} is the likeliest cause. Lower it or standardise the features.{kept}"
+
+
+@contextmanager
+def _own_randomness(seed: int) -> Iterator[None]:
+    """Torch's global stream, for modules that draw (dropout), seeded here and given back as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_generator(seed, "learning", "global").initial_seed())
+        yield
