@@ -4,25 +4,20 @@ Run: python benchmarks/read_log.py [--json] [--quick] [--rows N]
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import polars as pl
 
+from figures import Figure, arguments, extra_peak_bytes, output_of_child, seconds_in_turns
+
 CONTEXT = ["user", "country", "device", "segment", "age", "activity"]
 COLUMNS = [*CONTEXT, "item", "reward"]
 USERS, ITEMS = 100_000, 10_000
 FULL, QUICK = 10_000_000, 1_000_000
 REPEATS = 5
-PAGE_POLL = 0.002  # seconds between two looks at a child's memory
 LIMITS = {"read_log.time_ratio": 12.0, "read_log.memory_ratio": 4.0}
 
 
@@ -55,53 +50,30 @@ def load_log(path: Path) -> None:
         raise SystemExit(f"{log.n_contexts} contexts from {USERS} users: the rows were not grouped.")
 
 
-def seconds(job: Callable[[Path], None], path: Path) -> float:
-    start = time.perf_counter()
-    job(path)
-    return time.perf_counter() - start
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-
 def report_peak(path: Path) -> None:
     """In a fresh process: print by how much memory rises above its level after the imports."""
     import offpolicy.log  # noqa: F401
 
     pl.DataFrame({"warm": [1]}).select(pl.col("warm").sum())
-    before = resident_bytes()
-    peak, done = [before], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(PAGE_POLL):
-            peak[0] = max(peak[0], resident_bytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    load_log(path)
-    done.set()
-    watcher.join()
-    kernel_peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(max(peak[0], int(kernel_peak.split()[1]) * 1024) - before)
+    print(extra_peak_bytes(lambda: load_log(path)))
 
 
-def figures(path: Path, n_rows: int) -> list[dict[str, float | str]]:
-    pairs = [(seconds(load_bare, path), seconds(load_log, path)) for _ in range(REPEATS + 1)][1:]  # the first warms up
-    bare, ours = (median(times) for times in zip(*pairs, strict=True))
+def figures(path: Path, n_rows: int) -> list[Figure]:
+    times = seconds_in_turns({"bare": lambda: load_bare(path), "ours": lambda: load_log(path)}, REPEATS, warm_ups=1)
     size = pl.read_parquet(path, columns=COLUMNS).estimated_size()
-    child = [sys.executable, __file__, "--peak-of", str(path)]
-    peak = int(subprocess.run(child, check=True, capture_output=True, text=True).stdout)
+    peak = int(output_of_child("--peak-of", str(path)))
+    measured = {
+        "read_log.time_ratio": median(times["ours"]) / median(times["bare"]),
+        "read_log.memory_ratio": peak / size,
+    }
     return [
-        {"figure": "read_log.time_ratio", "value": round(ours / bare, 2), "rows": n_rows},
-        {"figure": "read_log.memory_ratio", "value": round(peak / size, 2), "rows": n_rows},
+        Figure(name, value, LIMITS[name], facts={"rows": n_rows}, note=f"{n_rows:,} rows", digits=2)
+        for name, value in measured.items()
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser = arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} rows instead of {FULL:,}")
     parser.add_argument("--rows", type=int, help="number of rows")
     parser.add_argument("--text", action="store_true", help="categoricals are strings instead of integers")
@@ -115,11 +87,7 @@ def main() -> None:
         path = Path(folder) / "log.parquet"
         write_log(path, n_rows, options.text)
         for figure in figures(path, n_rows):
-            name = str(figure["figure"])
-            if options.json:
-                print(json.dumps(figure | {"limit": LIMITS[name]}))
-            else:
-                print(f"{name} = {figure['value']} (at most {LIMITS[name]:g}; {n_rows:,} rows)")
+            figure.show(options.json)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ Three matrix products of 2·contexts·actions·d operations each count as its wo
 on weights). The rate is that of a square single-precision product, and everything alternates in one run.
 """
 
-import argparse
-import json
-import time
 from collections.abc import Callable
 from statistics import median
 
 import torch
 
+from figures import Figure, arguments, seconds_in_turns
 from offpolicy.models.softmax import weighted_log_likelihood
 
 CONTEXTS, ACTIONS, D = 512, 30_938, 64
@@ -50,38 +48,22 @@ def steps() -> dict[str, Callable[[], object]]:
     return {"fused": fused, "autograd": autograd, "sgemm": lambda: torch.mm(left, right, out=product)}
 
 
-def measure(repeats: int) -> dict[str, list[float]]:
-    """Seconds of each step, taken in turns."""
-    jobs = steps()
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for turn in range(WARM_UPS + repeats):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            if turn >= WARM_UPS:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="one JSON object a figure")
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=15)
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(THREADS)
-    typical = {name: median(values) for name, values in measure(arguments.repeats).items()}
+    seconds = seconds_in_turns(steps(), options.repeats, WARM_UPS)
+    typical = {name: median(values) for name, values in seconds.items()}
     rate = 2 * SQUARE**3 / typical["sgemm"]
     work = 3 * 2 * CONTEXTS * ACTIONS * D
-    figures = {
+    measured = {
         "softmax_head.sgemm_share": work / typical["fused"] / rate,
         "softmax_head.autograd_speedup": typical["autograd"] / typical["fused"],
     }
-    for name, value in figures.items():
-        if arguments.json:
-            print(json.dumps({"figure": name, "value": round(value, 3), "limit": LIMITS[name]}))
-        else:
-            print(f"{name} = {value:.2f} (at least {LIMITS[name]:g})")
-    if not arguments.json:
+    for name, value in measured.items():
+        Figure(name, value, LIMITS[name], "at least").show(options.json)
+    if not options.json:
         print(f"medians: {', '.join(f'{name} {1e3 * value:.1f} ms' for name, value in typical.items())}")
         print(f"sgemm rate: {rate / 1e9:.0f} Gflop/s with {THREADS} threads")
 
