@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
@@ -15,7 +16,6 @@ from offpolicy.logging_policy.ladder import with_backoff
 from offpolicy.models.epochs import ContextBatches, ascend
 from offpolicy.models.normalisers import Full, Normaliser
 from offpolicy.models.scorers import LinearScorer, Scorer
-from offpolicy.models.softmax import weighted_log_likelihood_grad
 from offpolicy.policies import Policy, ScorerPolicy, logged_log_prob, tensor
 from offpolicy.progress import progress
 from offpolicy.seeding import torch_generator
@@ -105,8 +105,9 @@ def _fit_whole(
             converge(scorer, log, ridge, max_evaluations=5 * config.epochs)
             score = _held_out_likelihood(scorer, log, held_out) if held_out is not None else 0.0
             advance(f"ridge {ridge:g}, held-out log-likelihood {score:.4f}")
-            if score > best:
-                best, best_ridge, best_state = score, ridge, copy.deepcopy(scorer.state_dict())
+            if score <= best:
+                break
+            best, best_ridge, best_state = score, ridge, copy.deepcopy(scorer.state_dict())
     if best_state is None:
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
     scorer.load_state_dict(best_state)
@@ -114,38 +115,50 @@ def _fit_whole(
 
 
 def converge(scorer: LinearScorer, log: LoggedData, ridge: float, max_evaluations: int = 500) -> None:
-    """Maximise Σ log β̂(a_n|x_n) − κ/2·|θ|² to convergence, in place; never-logged actions are masked out."""
-    states = scorer.states(log.contexts).detach().double()
-    context, action, count = distinct_pairs(log)
-    weights, bias = scorer.weights, scorer.bias
-    shape, n = weights.shape, float(log.n_rows)
-    unseen = torch.from_numpy(log.action_count == 0)
+    """Maximise Σ log β̂(a_n|x_n) − κ/2·|θ|² to convergence, in place, over the actions that were logged.
 
-    def negative(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        theta = torch.from_numpy(flat.reshape(shape[0], shape[1] + 1))
-        masked = theta[:, -1].masked_fill(unseen, -torch.inf)
-        found = weighted_log_likelihood_grad(states, theta[:, :-1].contiguous(), masked, context, action, count)
-        assert found.weights is not None
-        assert found.bias is not None
-        value = -float((count * found.log_prob).sum()) / n + ridge / (2 * n) * float((theta**2).sum())
-        gradient = -torch.cat([found.weights, found.bias[:, None]], 1) / n + ridge / n * theta
-        return value, gradient.flatten().numpy()
+    The rows enter once, as the sums of features of each action (they are sufficient); every step then costs two
+    products over the distinct contexts, in float64.
+    """
+    features = scorer.states(log.contexts).detach().double()
+    features = torch.cat([features, features.new_ones(len(features), 1)], 1)  # (contexts, d + 1)
+    rows = torch.from_numpy(np.bincount(log.context_index, minlength=log.n_contexts)).double()
+    seen = torch.from_numpy(np.flatnonzero(log.action_count))
+    sums = features.new_zeros(log.n_actions, features.shape[1])
+    sums.index_add_(0, tensor(log.action).long(), features[tensor(log.context_index).long()])
+    sums = sums[seen]
+    n = float(log.n_rows)
 
-    start = torch.cat([weights, bias[:, None]], 1).detach().double().numpy().ravel()
-    options = {"maxfun": max_evaluations, "maxiter": max_evaluations, "ftol": 1e-9, "gtol": 1e-6, "maxcor": 20}
-    solution = minimize(negative, start, jac=True, method="L-BFGS-B", options=options)
-    theta = torch.from_numpy(np.asarray(solution.x).reshape(shape[0], shape[1] + 1))
+    def negative(flat: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        theta = torch.from_numpy(flat).view(len(seen), -1)
+        log_total, expected = _log_partition(theta, features, rows)
+        value = (log_total - float((theta * sums).sum()) + ridge / 2 * float(theta.square().sum())) / n
+        return value, ((expected - sums + ridge * theta) / n).flatten().numpy()
+
+    both = torch.cat([scorer.weights, scorer.bias[:, None]], 1).detach().double()
+    options = {"maxfun": max_evaluations, "maxiter": max_evaluations, "ftol": 1e-8, "gtol": 1e-6, "maxcor": 20}
+    solution = minimize(negative, both[seen].flatten().numpy(), jac=True, method="L-BFGS-B", options=options)
+    both = torch.zeros_like(both)
+    both[seen] = torch.from_numpy(np.asarray(solution.x)).view(len(seen), -1)
     with torch.no_grad():
-        weights.copy_(theta[:, :-1])
-        bias.copy_(theta[:, -1])
+        scorer.weights.copy_(both[:, :-1])
+        scorer.bias.copy_(both[:, -1])
 
 
-def distinct_pairs(log: LoggedData) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct (context, action) pairs of a log and how often each occurs (float64)."""
-    pair = log.context_index.astype(np.int64) * log.n_actions + log.action
-    pairs, counts = np.unique(pair, return_counts=True)
-    context, action = np.divmod(pairs, log.n_actions)
-    return torch.from_numpy(context), torch.from_numpy(action), torch.from_numpy(counts).double()
+def _log_partition(theta: Tensor, features: Tensor, rows: Tensor) -> tuple[float, Tensor]:
+    """Σ_x n_x log Σ_a exp(x·θ_a), and its gradient Σ_x n_x β̂(a|x) x, contexts in parts that fit the cache."""
+    total, gradient = 0.0, torch.zeros_like(theta)
+    size = max(64, (1 << 17) // len(theta))
+    for part in range(0, len(features), size):
+        x, n = features[part : part + size], rows[part : part + size]
+        logits = theta @ x.T  # (actions, contexts)
+        highest = logits.amax(0)
+        mass = logits.sub_(highest).exp_()
+        sums = mass.sum(0)
+        total += float((n * (highest + sums.log())).sum())
+        mass *= n / sums
+        gradient.addmm_(mass, x)
+    return total, gradient
 
 
 def _fit_epochs(
