@@ -1,0 +1,230 @@
+"""Each surrogate's gradient is the finite difference of the estimator it states, with φ frozen."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from learning_problem import ACTIONS, Small
+from torch import Tensor
+
+from offpolicy.estimators import ESTIMATORS
+from offpolicy.learning import METHODS
+from offpolicy.learning.methods import find_method
+from offpolicy.learning.objectives import Moments
+from offpolicy.models.epochs import ContextBatches
+
+EVERY = [*METHODS, *(name for name in ESTIMATORS if find_method(name).name == name and name not in METHODS)]
+SPECIAL = ("ce", "poem", "adaptive")
+SMALLER = {"poxm": {"top_p": 3}, "clipped": {"cap": 1.0}, "bips_cap": {"cap": 1.0}}
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    assert float(theirs.abs().max()) > 1e-4
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-8)
+
+
+def stated(
+    small: Small, method: str, hyper: dict[str, Any], shift: float = 0.0, top_k: int = 1
+) -> Callable[[], Tensor]:
+    """The estimator a method states as a function of π, with φ = w/ρ frozen where the scorer stands now."""
+    row = find_method(method)
+    assert row.estimator is not None
+    weight, normaliser = small.weights(row.selection or row.estimator.name, hyper | _defaults(row.selection))
+    phi = weight / small.ratio()
+    gain = small.reward - shift - float(hyper.get("translation", 0.0))
+    q = small.rewards.rewards(small.log.contexts)
+    if row.uses_reward_model:
+        gain = small.reward - q[small.context, small.action]
+    kind = row.climbs.name
+
+    def value() -> Tensor:
+        log_probs = small.log_probs()
+        taken = log_probs.exp() if top_k == 1 else 1 - (1 - log_probs.exp()) ** top_k
+        ratio = taken[small.context, small.action] / small.log_logging().exp()
+        total = (phi * ratio * gain).sum()
+        if kind == "self_normalised":
+            result = total / (phi * ratio).sum()
+        elif kind == "frozen_normaliser":
+            result = total / normaliser.sum()
+        else:
+            result = total / len(gain)
+        if row.uses_reward_model:
+            result = result + (taken * (q - shift)).sum(1)[small.context].mean()
+        return result
+
+    return value
+
+
+def _defaults(selection: str | None) -> dict[str, Any]:
+    return {} if selection is None else {name: p.default for name, p in ESTIMATORS[selection].hyper.items()}
+
+
+@pytest.mark.parametrize("method", [name for name in EVERY if name not in SPECIAL])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_stated_estimator(method: str, seed: int) -> None:
+    small = Small.draw(seed)
+    surrogate = small.surrogate(method, **SMALLER.get(method, {}))
+    hyper = dict(surrogate.plan.hyper)
+    close(small.gradient(surrogate), small.finite_difference(stated(small, method, hyper)))
+
+
+@pytest.mark.parametrize("method", ["bips", "bips_cap", "shrinkage", "uips", "minvar", "dr", "uips_dr", "snips"])
+def test_a_reward_baseline(method: str) -> None:
+    small = Small.draw(2)
+    surrogate = small.surrogate(method, reward_baseline="mean")
+    assert surrogate.plan.shift == pytest.approx(float(small.reward.mean()))
+    theirs = small.finite_difference(stated(small, method, dict(surrogate.plan.hyper), surrogate.plan.shift))
+    close(small.gradient(surrogate), theirs)
+
+
+@pytest.mark.parametrize("method", ["bips", "ips_gt", "bips_cap", "shrinkage", "uips", "dr", "dm"])
+@pytest.mark.parametrize("top_k", [2, 5])
+def test_the_top_k_correction(method: str, top_k: int) -> None:
+    small = Small.draw(3)
+    surrogate = small.surrogate(method, top_k=top_k, reward_baseline=0.2)
+    theirs = stated(small, method, dict(surrogate.plan.hyper), 0.2, top_k)
+    close(small.gradient(surrogate), small.finite_difference(theirs))
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_top_1_is_the_identity(method: str) -> None:
+    small = Small.draw(4)
+    plain, corrected = (small.surrogate(method, **more) for more in ({}, {"top_k": 1}))
+    for each in (plain, corrected):
+        each.moments = Moments(0.1, 0.2, 14)
+    assert torch.equal(small.gradient(plain), small.gradient(corrected))
+
+
+def test_likelihood() -> None:
+    small = Small.draw(5)
+    close(
+        small.gradient(small.surrogate("ce", reward_baseline=0.1)),
+        small.finite_difference(lambda: ((small.reward - 0.1) * small.log_prob()).mean()),
+    )
+
+
+def test_banditnet_without_translation_is_bips() -> None:
+    small = Small.draw(6)
+    banditnet, bips = small.surrogate("banditnet", translation=0.0), small.surrogate("bips")
+    assert torch.equal(small.gradient(banditnet), small.gradient(bips))
+    assert banditnet.plan.leaves_out
+
+
+@pytest.mark.parametrize("method", ["bips_cap", "shrinkage", "uips", "uips_tight", "snips", "uips_official"])
+def test_the_exact_gradient(method: str) -> None:
+    small = Small.draw(7)
+    surrogate = small.surrogate(method, gradient="exact", **SMALLER.get(method, {}))
+    hyper = dict(surrogate.plan.hyper)
+    estimator = find_method(method).estimator
+    assert estimator is not None
+
+    def value() -> Tensor:
+        weight, normaliser = small.weights(estimator.name, hyper)
+        return (weight * small.reward).sum() / normaliser.sum()
+
+    close(small.gradient(surrogate), small.finite_difference(value))
+
+
+def moments(small: Small, cap: float) -> Moments:
+    gained = small.ratio().clamp(max=cap) * small.reward
+    return Moments(float(gained.mean()), float(gained.std()), len(gained))
+
+
+def test_poem_touches_the_penalised_value_at_the_start_of_an_epoch() -> None:
+    small = Small.draw(8)
+    surrogate = small.surrogate("poem", cap=1.5, penalty=0.7)
+    surrogate.moments = moments(small, 1.5)
+
+    def penalised() -> Tensor:
+        gained = small.ratio().clamp(max=1.5) * small.reward
+        return gained.mean() - 0.7 * (gained.var() / len(gained)).sqrt()
+
+    close(small.gradient(surrogate), small.finite_difference(penalised))
+
+
+def test_poem_later_in_an_epoch_climbs_the_minorant() -> None:
+    small = Small.draw(9)
+    surrogate = small.surrogate("poem", cap=1.5, penalty=0.7)
+    start = surrogate.moments = moments(small, 1.5)
+    with torch.no_grad():
+        small.scorer.weights.add_(0.2 * torch.randn(ACTIONS, 3, generator=torch.Generator().manual_seed(0)))
+    n, u0, s0 = start.rows, -start.mean, start.spread
+    first = 1 / n - 0.7 * u0 / (n**0.5 * (n - 1) * s0)
+    second = 0.7 / (2 * n**0.5 * (n - 1) * s0)
+
+    def minorant() -> Tensor:
+        loss = -small.ratio().clamp(max=1.5) * small.reward
+        return -(loss * first + loss**2 * second).sum()
+
+    close(small.gradient(surrogate), small.finite_difference(minorant))
+
+
+def test_the_reconstruction_of_adaptive() -> None:
+    small = Small.draw(10)
+    surrogate = small.surrogate("adaptive", cap=1.2, negatives=0.4)
+    weight = small.ratio().clamp(max=1.2)
+
+    def value() -> Tensor:
+        log_prob = small.log_prob()
+        return (weight * (small.reward * log_prob + 0.4 * (1 - small.reward) * (1 - log_prob.exp()).log())).mean()
+
+    close(small.gradient(surrogate), small.finite_difference(value))
+
+
+def test_a_cap_on_any_weight() -> None:
+    small = Small.draw(11)
+    capped = small.surrogate("ips_gt", weight_cap=0.8)
+    recorded = torch.from_numpy(small.log.logging_prob.copy()) if small.log.logging_prob is not None else None
+    assert recorded is not None
+    phi = ((small.log_prob().exp() / recorded).clamp(max=0.8) / small.log_prob().exp()).clone()
+    close(
+        small.gradient(capped),
+        small.finite_difference(lambda: (phi * small.log_prob().exp() * small.reward).mean()),
+    )
+
+
+@pytest.mark.parametrize("method", ["uips", "bips", "dr", "poem", "adaptive"])
+def test_batches_average_to_the_whole(method: str) -> None:
+    small = Small.draw(12)
+    surrogate = small.surrogate(method)
+    surrogate.moments = Moments(0.1, 0.2, 14)
+    whole = small.gradient(surrogate)
+    kept = surrogate.plan.counted(surrogate.rows).numpy().nonzero()[0]
+    batches = ContextBatches(small.log, 1, kept)
+    surrogate.rows_a_batch = small.log.n_rows / len(batches)
+    small.scorer.zero_grad()
+    for batch in batches.epoch(torch.Generator().manual_seed(0)):
+        surrogate.of(small.scorer, batch).div(len(batches)).backward()  # type: ignore[no-untyped-call]
+    parts = [p.grad.flatten() for p in (small.scorer.weights, small.scorer.bias) if p.grad is not None]
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-9, atol=1e-12)
+
+
+def test_in_batch_ratios() -> None:
+    small = Small.draw(13)
+    surrogate = small.surrogate("bips", in_batch=True)
+    other = Small.draw(13).scorer
+    with torch.no_grad():
+        other.weights.mul_(0.3)
+    surrogate.live = other
+
+    def in_batch(weights: Tensor, bias: Tensor) -> Tensor:
+        states = small.scorer.design.encode(small.log.contexts).double()[small.context]
+        logits = (states @ weights.T + bias)[:, small.action]  # (rows, rows)
+        return logits.log_softmax(1).diagonal()
+
+    log_logging = in_batch(other.weights.detach(), other.bias.detach())
+
+    def value() -> Tensor:
+        log_prob = in_batch(small.scorer.weights.detach(), small.scorer.bias.detach())
+        return ((log_prob - log_logging).exp() * small.reward).mean()
+
+    close(small.gradient(surrogate), small.finite_difference(value))
+    assert not surrogate.plan.leaves_out
+
+
+def test_a_log_without_overlap_moves_nothing() -> None:
+    small = Small.draw(14)
+    surrogate = small.surrogate("snips")
+    surrogate.rows.fixed["log_logging"].fill_(2000.0)
+    assert not small.gradient(surrogate).any()
