@@ -1,0 +1,121 @@
+"""Columns of files, frames, mappings and tables, batch after batch, without holding a whole file."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from offpolicy.errors import LogError
+from offpolicy.log.files import (
+    READ_ERRORS,
+    Format,
+    _blank_lines_at_end,
+    column_names,
+    expanded,
+    format_of,
+    separator_of,
+)
+from offpolicy.log.origin import Origin, Part
+from offpolicy.log.schema import nearest
+from offpolicy.log.tables import is_path, read_table
+
+SEPARATORS = "|;,"  # of lists written as text, in the order in which the reader looks for them
+
+
+@dataclass(frozen=True)
+class Stretch(Part):
+    """Some rows of a file, which remember where in it they begin."""
+
+    first: int = 0
+
+    def place(self, row: int) -> str:
+        """The row, counted from the beginning of the file."""
+        return super().place(row + self.first)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of a source: raw columns, where they came from, and how bags written as text are separated."""
+
+    series: Mapping[str, pl.Series]
+    origin: Origin
+    separators: Mapping[str, str]
+
+
+def batches(source: Any, columns: Sequence[str], bags: Sequence[str], size: int) -> Iterator[Batch]:
+    """The columns of a path, glob, list of paths, frame or mapping; files come in batches of at most `size` rows."""
+    if is_path(source):
+        for path in expanded(source):
+            yield from _of_file(path, columns, bags, size)
+        return
+    table = read_table(_frame(source), columns, argument="contexts")
+    yield Batch(table.series, table.origin, {})
+
+
+def _frame(source: Any) -> Any:
+    if not isinstance(source, Mapping):
+        return source
+    try:
+        return pl.DataFrame(dict(source))
+    except Exception as error:  # polars raises many kinds for ragged or mixed values
+        reason = str(error).splitlines()[0]
+        raise LogError(f"contexts: the columns cannot be read as numbers, ids or lists ({reason}).") from None
+
+
+def _of_file(path: Path, columns: Sequence[str], bags: Sequence[str], size: int) -> Iterator[Batch]:
+    form = format_of(path)
+    names = column_names(path, form)
+    for column in columns:
+        if column not in names:
+            raise LogError(
+                f"{path} has no column {column!r}, which the policy or you asked for.{nearest(column, names)} "
+                f"Its columns are: {', '.join(names)}."
+            )
+    scan = _scan(path, form).select(columns)
+    mark = separator_of(path) if form == "csv" else None
+    first = 0
+    try:
+        separators = {} if mark is None else _separators(scan, bags)
+        for frame in _without_blank_end(scan.collect_batches(chunk_size=size, lazy=True), path, form):
+            part = Stretch(str(path), len(frame), path, mark, first)
+            yield Batch({name: frame.get_column(name) for name in columns}, Origin((part,)), separators)
+            first += len(frame)
+    except READ_ERRORS as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise LogError(f"{path} cannot be read as {form.upper()} ({reason}). Mend or rewrite the file.") from None
+
+
+def _scan(path: Path, form: Format) -> pl.LazyFrame:
+    if form == "parquet":
+        return pl.scan_parquet(path, glob=False, hive_partitioning=False)
+    if form == "ndjson":
+        return pl.scan_ndjson(path, infer_schema_length=None)
+    return pl.scan_csv(path, separator=separator_of(path), infer_schema=False, glob=False)
+
+
+def _separators(scan: pl.LazyFrame, bags: Sequence[str]) -> dict[str, str]:
+    """The separator of each bag column of a text file, by the rule of the reader, over the whole file."""
+    if not bags:
+        return {}
+    tests = [
+        pl.col(bag).str.contains(mark, literal=True).any().alias(f"{i}{mark}")
+        for i, bag in enumerate(bags)
+        for mark in SEPARATORS
+    ]
+    found = scan.select(tests).collect(engine="streaming").row(0, named=True)
+    marks = {bag: next((mark for mark in SEPARATORS if found[f"{i}{mark}"]), None) for i, bag in enumerate(bags)}
+    return {bag: mark for bag, mark in marks.items() if mark is not None}
+
+
+def _without_blank_end(frames: Iterator[pl.DataFrame], path: Path, form: Format) -> Iterator[pl.DataFrame]:
+    """The batches without the rows that polars makes of empty lines at the end of a CSV file."""
+    blank = _blank_lines_at_end(path) if form == "csv" else 0
+    held: pl.DataFrame | None = None
+    for frame in frames:
+        held = frame if held is None else pl.concat([held, frame])
+        ready = len(held) - blank
+        if ready > 0:
+            yield held.head(ready)
+            held = held.tail(blank) if blank else None

@@ -1,0 +1,166 @@
+"""`policy.json`: everything about a saved policy but its weights, checked field by field when it is read."""
+
+import dataclasses
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, NonNegativeInt, ValidationError, model_validator
+
+from offpolicy.artifacts.errors import ArtifactError
+from offpolicy.artifacts.recipes import ScorerRecipe, Strict
+from offpolicy.errors import ParameterError
+from offpolicy.log.ids import Id
+
+FORMAT = "offpolicy policy"
+VERSION = 1
+LIBRARIES = ("offpolicy", "torch", "numpy", "polars", "safetensors")
+NESTING = 50  # levels that metadata may have
+
+
+class FeatureRecipe(Strict):
+    """A feature column of the actions; its values are tensors."""
+
+    name: str
+    kind: Literal["numeric", "categorical", "embedding", "bag"]
+    ids: list[Id] | None = None
+
+
+class ActionsRecipe(Strict):
+    """The actions' ids in code order, and their features."""
+
+    ids: list[Id]
+    features: list[FeatureRecipe]
+
+
+class ContextColumn(Strict):
+    """A context column that the policy reads."""
+
+    name: str
+    kind: Literal["numeric", "categorical", "embedding", "bag"]
+
+
+class Metadata(Strict):
+    """How the policy came about. Whatever else is given is kept as well."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, JsonValue]
+
+    method: str | None = None
+    hyper: dict[str, JsonValue] = Field(default_factory=dict)
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    metrics: dict[str, JsonValue] = Field(default_factory=dict)
+    seed: int | None = None
+
+
+class PolicyDocument(Strict):
+    """The whole of `policy.json`."""
+
+    format: Literal["offpolicy policy"]
+    version: Literal[1]
+    scorer: ScorerRecipe
+    actions: ActionsRecipe
+    excluded: list[NonNegativeInt]
+    """Codes of actions that the policy never chooses."""
+    context: list[ContextColumn]
+    reward_range: tuple[float, float]
+    metadata: Metadata
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "PolicyDocument":
+        read = [(column.name, column.kind) for column in self.scorer.context]
+        if read != [(column.name, column.kind) for column in self.context]:
+            raise ValueError("context must list the columns that the scorer reads")
+        if self.scorer.n_actions != len(self.actions.ids):
+            raise ValueError(
+                f"the scorer has {self.scorer.n_actions} actions, but there are {len(self.actions.ids)} ids"
+            )
+        if len(set(self.excluded)) >= len(self.actions.ids) or any(c >= len(self.actions.ids) for c in self.excluded):
+            raise ValueError("excluded must be codes of some, not all, of the actions")
+        if not self.reward_range[0] < self.reward_range[1]:
+            raise ValueError("reward_range must rise")
+        return self
+
+
+class Checksums(Strict):
+    """`checksums.json`: the SHA-256 of each other file."""
+
+    sha256: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
+
+
+class _Head(BaseModel):
+    """What every version of the format begins with."""
+
+    format: str
+    version: int
+
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+def parsed(model: type[Parsed], content: bytes, file: Path) -> Parsed:
+    """The content of a JSON file, or an error that names the file and the first thing wrong with it."""
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        problem = f"{where}: {first['msg']}" if where else first["msg"]
+    except RecursionError:
+        problem = "it is nested too deeply"
+    raise ArtifactError(f"{file} does not hold what it should ({problem}). Save the policy again, or copy it in full.")
+
+
+def parsed_document(content: bytes, file: Path) -> PolicyDocument:
+    """The document, after a look at its format and version."""
+    head = parsed(_Head, content, file)
+    if head.format != FORMAT:
+        raise ArtifactError(f"{file} is no policy of this library: its format is {head.format!r}. Name another folder.")
+    if head.version > VERSION:
+        raise ArtifactError(
+            f"{file} has version {head.version} of the format, but this library reads versions up to {VERSION}. "
+            "Upgrade offpolicy."
+        )
+    return parsed(PolicyDocument, content, file)
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that a policy was made with."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def plain(value: Any, name: str = "metadata", depth: int = 0) -> Any:
+    """A value as JSON can hold it; numbers that are not finite become "nan", "inf" and "-inf"."""
+    if depth > NESTING:
+        raise ParameterError(f"{name} is nested deeper than {NESTING} levels. Flatten it.")
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    elif isinstance(value, np.generic) or (hasattr(value, "tolist") and hasattr(value, "shape")):
+        value = value.tolist()  # numbers and arrays of NumPy and torch
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, f"{name}[{key!r}]", depth + 1) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+        return [plain(item, f"{name}[{i}]", depth + 1) for i, item in enumerate(items)]
+    raise ParameterError(
+        f"{name} must hold numbers, text, lists and mappings to be saved, but it is {type(value).__name__}."
+    )

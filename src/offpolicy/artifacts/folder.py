@@ -1,0 +1,197 @@
+"""A learned policy is a folder: `policy.safetensors`, `policy.json` and `checksums.json`. No pickle anywhere."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from offpolicy.artifacts.document import (
+    FORMAT,
+    VERSION,
+    Checksums,
+    PolicyDocument,
+    library_versions,
+    parsed,
+    parsed_document,
+    plain,
+)
+from offpolicy.artifacts.errors import ArtifactError
+from offpolicy.artifacts.recipes import LinearRecipe, LoggingTwoTowerRecipe, ScorerRecipe, TwoTowerRecipe
+from offpolicy.artifacts.saved_policy import SavedPolicy
+from offpolicy.artifacts.tensors import feature_recipes, packed, unpacked
+from offpolicy.atomic import remove_leftovers, whole_folder
+from offpolicy.errors import ParameterError
+from offpolicy.log import ActionTable, LoggedData
+from offpolicy.models.scorers import Scorer
+from offpolicy.policies import ScorerPolicy
+
+WEIGHTS, DOCUMENT, CHECKSUMS = "policy.safetensors", "policy.json", "checksums.json"
+FILES = (WEIGHTS, DOCUMENT, CHECKSUMS)
+
+
+def save_policy(
+    policy: Scorer | ScorerPolicy | SavedPolicy,
+    log: LoggedData,
+    path: str | Path,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Path:
+    """Save a policy and all that is needed to use it; the folder appears whole or not at all.
+
+    `policy` is a scorer, or the softmax policy of one, and `log` the log it was learned from, which tells the actions
+    with their ids and features and the range of rewards. `metadata` is kept beside it; the names method, hyper,
+    config, metrics and seed have a meaning to reports. A policy that was saved at `path` before is replaced when the
+    new one is complete; a folder that holds anything else is left alone. Nothing is published that cannot be loaded.
+    """
+    scorer, excluded = _parts(policy)
+    target = Path(path).expanduser()
+    _check_free(target)
+    weights = packed(scorer, log.actions)
+    document = _document(scorer, excluded, log, metadata or {})
+    sums = {"sha256": {WEIGHTS: _sha256(weights), DOCUMENT: _sha256(document)}}
+    with whole_folder(target) as folder:
+        (folder / WEIGHTS).write_bytes(weights)
+        (folder / DOCUMENT).write_bytes(document)
+        (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1))
+        _load(folder)
+    return target
+
+
+def load_policy(path: str | Path) -> SavedPolicy:
+    """Load a saved policy; anything but a complete and undamaged folder is an `ArtifactError`."""
+    folder = Path(path).expanduser()
+    if not folder.exists():
+        remove_leftovers(folder)  # a writer killed at the worst moment leaves the former policy under another name
+    if not folder.is_dir():
+        found = "is a file" if folder.exists() else "does not exist"
+        raise ArtifactError(f"{folder} {found}, but a saved policy is a folder. Name the folder it was saved in.")
+    return _load(folder)
+
+
+def _load(folder: Path) -> SavedPolicy:
+    content = {name: _content(folder / name) for name in FILES}
+    sums = parsed(Checksums, content.pop(CHECKSUMS), folder / CHECKSUMS).sha256
+    for name, data in content.items():
+        if name not in sums:
+            raise ArtifactError(f"{folder / CHECKSUMS} has no entry for {name}. Save the policy again.")
+        if sums[name] != _sha256(data):
+            raise ArtifactError(
+                f"{folder / name} does not match its checksum: it was damaged, cut short or changed after it was "
+                "saved. Copy the folder again in full, or save the policy again."
+            )
+    document = parsed_document(content[DOCUMENT], folder / DOCUMENT)
+    scorer, actions = unpacked(content[WEIGHTS], document, folder / WEIGHTS)
+    return _restored(scorer, actions, document, folder)
+
+
+def _restored(scorer: Scorer, actions: ActionTable, document: PolicyDocument, folder: Path) -> SavedPolicy:
+    mask = None
+    if document.excluded:
+        mask = torch.zeros(len(actions), dtype=torch.bool)
+        mask[document.excluded] = True
+    policy = ScorerPolicy(scorer, mask)
+    weights_usable = bool(policy.weights.isfinite().all()) and not bool(policy.bias.isnan().any())
+    if not weights_usable:
+        raise ArtifactError(f"{folder / WEIGHTS} gives scores that are not finite. Save the policy again.")
+    return SavedPolicy(policy, actions, document)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{file.parent} is not a saved policy, or not all of it: {file.name} is missing. A saved policy holds "
+            f"{', '.join(FILES)}; name another folder or copy this one again in full."
+        ) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ArtifactError(
+            f"{file} cannot be read: {reason}. Check the file and your permission to read it."
+        ) from None
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _check_free(target: Path) -> None:
+    """Refuse to replace a folder that holds more than a policy."""
+    if target.is_dir():
+        foreign = sorted(inside.name for inside in target.iterdir() if inside.name not in FILES)
+        if foreign:
+            raise ArtifactError(
+                f"{target} holds {foreign[0]!r}, which is no part of a saved policy, so it is not replaced. "
+                "Name a new folder, for example one inside it."
+            )
+
+
+def _parts(policy: Any) -> tuple[Scorer, list[int]]:
+    """The scorer of a policy and the codes of the actions that the policy excludes."""
+    if isinstance(policy, SavedPolicy):
+        policy = policy.policy
+    if isinstance(policy, Scorer):
+        return policy, []
+    if not isinstance(policy, ScorerPolicy):
+        raise ParameterError(f"Only a scorer or the softmax policy of one can be saved, not {type(policy).__name__}.")
+    with torch.no_grad():
+        weights, bias = policy.scorer.actions()
+    excluded = torch.isneginf(policy.bias)
+    if not torch.equal(weights, policy.weights) or not torch.equal(bias[~excluded], policy.bias[~excluded]):
+        raise ParameterError(
+            "The scorer was trained further after this policy was made from it. Make the policy again."
+        )
+    return policy.scorer, excluded.nonzero().squeeze(1).tolist()
+
+
+def _document(scorer: Scorer, excluded: list[int], log: LoggedData, metadata: Mapping[str, Any]) -> bytes:
+    specification = scorer.specification()
+    context = [{"name": column.name, "kind": column.kind} for column in _recipe(specification).context]
+    _check_made_for(scorer, context, log)
+    recipe: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "metadata": plain(metadata),
+        "versions": library_versions(),
+        "reward_range": log.reward_range,
+        "context": context,
+        "excluded": excluded,
+        "actions": {"ids": log.actions.vocabulary.to_list(), "features": feature_recipes(log.actions)},
+        "scorer": specification,
+    }
+    try:
+        return json.dumps(recipe, indent=1, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, TypeError) as error:  # e.g. text that no encoding can write
+        raise ParameterError(f"The policy cannot be written as JSON: {error}.") from None
+
+
+def _recipe(specification: dict[str, Any]) -> LinearRecipe | TwoTowerRecipe | LoggingTwoTowerRecipe:
+    try:
+        return TypeAdapter[LinearRecipe | TwoTowerRecipe | LoggingTwoTowerRecipe](ScorerRecipe).validate_python(
+            specification
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ParameterError(
+            f"A scorer of kind {specification.get('kind')!r} cannot be saved: {first['msg']}. Save one of "
+            "offpolicy.models.scorers."
+        ) from None
+
+
+def _check_made_for(scorer: Scorer, context: list[dict[str, str]], log: LoggedData) -> None:
+    if scorer.n_actions != log.n_actions:
+        raise ParameterError(
+            f"The scorer has {scorer.n_actions} actions, but the log has {log.n_actions}. Give the log that the scorer "
+            "was made for."
+        )
+    for column in context:
+        known = log.contexts.get(column["name"])
+        if known is None or known.kind != column["kind"]:
+            raise ParameterError(
+                f"The scorer reads the {column['kind']} column {column['name']!r}, which the log does not have. Give "
+                "the log that the scorer was made for."
+            )
