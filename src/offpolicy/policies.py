@@ -155,13 +155,29 @@ class RowPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class PlacedPolicy(Protocol):
+    """A policy that knows its contexts by their place in the log rather than by their features."""
+
+    def log_probs_at(self, contexts: slice) -> Tensor:
+        """log π(·|x) of the contexts at these places."""
+        ...
+
+
+def tile_log_probs(policy: Policy, log: LoggedData, contexts: slice) -> Tensor:
+    """log π(·|x) of a slice of the log's contexts."""
+    if isinstance(policy, PlacedPolicy):
+        return policy.log_probs_at(contexts)
+    return policy.log_probs(log.contexts.take(contexts))
+
+
 def logged_log_prob(policy: Policy, log: LoggedData) -> Tensor:
     """log π(a_n|x_n) of every logged row, float64, one tile of contexts at a time."""
     if isinstance(policy, RowPolicy):
         return policy.logged_log_prob(log)
     result = torch.empty(log.n_rows, dtype=torch.float64)
     for tile in row_tiles(log):
-        log_probs = policy.log_probs(log.contexts.take(tile.contexts))
+        log_probs = tile_log_probs(policy, log, tile.contexts)
         result[tile.rows] = log_probs[tile.row_context, tile.row_action].double()
     return result
 

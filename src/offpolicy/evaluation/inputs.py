@@ -12,7 +12,7 @@ from torch import Tensor
 from offpolicy.errors import ParameterError
 from offpolicy.estimators.logspace import log_floor
 from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.policies import Policy, logged_log_prob, row_tiles, tensor
+from offpolicy.policies import Policy, logged_log_prob, row_tiles, tensor, tile_log_probs
 
 
 class RewardModel(Protocol):
@@ -92,10 +92,10 @@ def _all_action_inputs(
     for tile in row_tiles(log):
         contexts = log.contexts.take(tile.contexts)
         cell = (tile.row_context, tile.row_action)
-        log_target = target.log_probs(contexts)
+        log_target = tile_log_probs(target, log, tile.contexts)
         parts: dict[str, Tensor] = {}
         if names:
-            log_logging = logging.log_probs(contexts)
+            log_logging = tile_log_probs(logging, log, tile.contexts)
             asked = names.intersection(CONTEXT_SUMS)
             parts = {name: CONTEXT_SUMS[name](log_target, log_logging)[cell[0]] for name in asked}
             if names.intersection(TOP_P_INPUTS):

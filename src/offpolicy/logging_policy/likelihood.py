@@ -32,7 +32,7 @@ class FitConfig:
     """How a softmax is fitted."""
 
     epochs: int = 100
-    """Most passes over the log (Adam) or 5 × this many function values (L-BFGS)."""
+    """Most passes over the log (Adam) or half the most function values (L-BFGS)."""
     learning_rate: float = 0.02
     """Adam's step size."""
     batch_contexts: int | None = None
@@ -102,7 +102,7 @@ def _fit_whole(
     with progress("logging policy", len(ridges), show=config.show_progress) as advance:
         # From the strongest penalty to the weakest, each started where the last ended.
         for ridge in sorted(ridges, reverse=True):
-            converge(scorer, log, ridge, max_evaluations=5 * config.epochs)
+            converge(scorer, log, ridge, max_evaluations=2 * config.epochs)
             score = _held_out_likelihood(scorer, log, held_out) if held_out is not None else 0.0
             advance(f"ridge {ridge:g}, held-out log-likelihood {score:.4f}")
             if score <= best:

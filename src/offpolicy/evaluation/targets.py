@@ -1,0 +1,194 @@
+"""What may be evaluated: a learned policy, a column of probabilities, a function, top-k lists, uniform, ε-greedy."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.errors import ParameterError
+from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.policies import Policy, UniformPolicy, tensor
+
+SUM_TOLERANCE = 1e-4
+"""How far the probabilities of a context may be from summing to 1."""
+
+
+@dataclass(frozen=True)
+class ColumnPolicy:
+    """π(a_n|x_n) of the logged rows and nothing else: no sum over other actions is possible."""
+
+    log: LoggedData
+    probs: Tensor  # (rows,)
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return self.log.n_actions
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """Refuse: only the logged actions' probabilities are known."""
+        raise ParameterError(
+            "This policy is known by the probabilities of the logged actions only, but this estimator sums over all "
+            "actions. Leave it out, or give the policy as a function of the context."
+        )
+
+    def logged_log_prob(self, log: LoggedData) -> Tensor:
+        """The logarithm of the column."""
+        if log is not self.log:
+            raise ParameterError("A column of probabilities belongs to the log it was given for.")
+        return self.probs.log()
+
+
+@dataclass(frozen=True)
+class FunctionPolicy:
+    """A function from a table of contexts to probabilities, (contexts, actions), asked tile by tile."""
+
+    function: Callable[[FeatureTable], Any]
+    n_actions: int
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """The function's answer, checked to be distributions."""
+        found = self.function(contexts)
+        probs = found.detach() if isinstance(found, Tensor) else torch.from_numpy(np.array(found, dtype=np.float64))
+        if probs.shape != (contexts.n_rows, self.n_actions):
+            raise ParameterError(
+                f"The policy function must return probabilities of shape ({contexts.n_rows}, {self.n_actions}), one "
+                f"row a context and one column an action, but it returned {tuple(probs.shape)}."
+            )
+        _check_distributions(probs)
+        return probs.double().log()
+
+
+@dataclass(frozen=True)
+class TopKPolicy:
+    """Lists of actions per context that share most of the mass; the rest is spread evenly over all actions.
+
+    `lists` are the actions' codes per context of the log, (contexts, k); −1 pads a shorter list.
+    """
+
+    contexts: FeatureTable
+    lists: Tensor  # (contexts, k)
+    n_actions: int
+    residual: float = 0.05
+
+    def probs_of(self, place: Tensor, action: Tensor) -> Tensor:
+        """π of some actions for contexts at these places."""
+        lists = self.lists[place]
+        listed = (lists >= 0).sum(1).clamp(min=1)
+        member = (lists == action[:, None]).any(1)
+        share = torch.where(member, (1 - self.residual) / listed, torch.zeros_like(listed, dtype=torch.float64))
+        return share.double() + self.residual / self.n_actions
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """Probabilities of all actions for all contexts of the log."""
+        if contexts is not self.contexts:
+            raise ParameterError("Top-k lists belong to the contexts they were given for.")
+        return self.log_probs_at(slice(None))
+
+    def log_probs_at(self, contexts: slice) -> Tensor:
+        """Probabilities of all actions for some contexts of the log."""
+        lists = self.lists[contexts]
+        listed = (lists >= 0).sum(1, keepdim=True).clamp(min=1).double()
+        probs = torch.full((len(lists), self.n_actions + 1), self.residual / self.n_actions, dtype=torch.float64)
+        share = ((1 - self.residual) / listed).expand(-1, lists.shape[1]).contiguous()
+        probs.scatter_add_(1, torch.where(lists >= 0, lists, self.n_actions), share)
+        return probs[:, :-1].log()
+
+    def logged_log_prob(self, log: LoggedData) -> Tensor:
+        """π of the logged actions, without looking at the others."""
+        if log.contexts is not self.contexts:
+            raise ParameterError("Top-k lists belong to the log whose contexts they were given for.")
+        return self.probs_of(tensor(log.context_index).long(), tensor(log.action).long()).log()
+
+
+@dataclass(frozen=True)
+class EpsilonGreedyPolicy:
+    """The base policy's favourite with probability 1 − ε, any action otherwise."""
+
+    base: Policy
+    epsilon: float
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return self.base.n_actions
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """(1 − ε)·1{a is the favourite} + ε/K."""
+        favourite = self.base.log_probs(contexts).argmax(1)
+        probs = torch.full((contexts.n_rows, self.n_actions), self.epsilon / self.n_actions, dtype=torch.float64)
+        probs[torch.arange(len(favourite)), favourite] += 1 - self.epsilon
+        return probs.log()
+
+
+def as_policy(target: Any, log: LoggedData, name: str = "policy") -> Policy:
+    """The target as a policy over the log's actions, or a ParameterError that says what may be given."""
+    if isinstance(target, str) and target == "uniform":
+        return UniformPolicy(log.n_actions)
+    if isinstance(target, Policy):
+        if target.n_actions != log.n_actions:
+            raise ParameterError(
+                f"Policy {name!r} chooses among {target.n_actions} actions, but the log has {log.n_actions}. "
+                "Read the log with the policy's own list of actions."
+            )
+        return target
+    if isinstance(target, Mapping):
+        return _top_k(target, log, name)
+    if callable(target):
+        return FunctionPolicy(target, log.n_actions)
+    if isinstance(target, Sequence | np.ndarray | Tensor) and not isinstance(target, str):
+        return _column(target, log, name)
+    raise ParameterError(
+        f"Policy {name!r} must be a policy, a column with π(a|x) of each logged row, a function of the contexts, a "
+        f"mapping from action lists, or 'uniform', but it is {type(target).__name__}."
+    )
+
+
+def _column(target: Any, log: LoggedData, name: str) -> ColumnPolicy:
+    column = np.array(target, dtype=np.float64)
+    if column.shape != (log.n_rows,):
+        raise ParameterError(
+            f"Policy {name!r} must give one probability for each of the {log.n_rows} logged rows, but its shape is "
+            f"{column.shape}. Never pass a rows × actions array: pass a function of the contexts instead."
+        )
+    bad = np.flatnonzero(~((column >= 0) & (column <= 1)))
+    if bad.size:
+        raise ParameterError(
+            f"Policy {name!r} must hold probabilities in [0, 1], but row {bad[0]} holds {column[bad[0]]}. Mend it."
+        )
+    return ColumnPolicy(log, torch.from_numpy(column))
+
+
+def _top_k(target: Mapping[Any, Any], log: LoggedData, name: str) -> TopKPolicy:
+    """{"lists": one list of the user's action ids per context of the log, "residual": mass spread evenly}."""
+    if "lists" not in target or len(target["lists"]) != log.n_contexts:
+        raise ParameterError(
+            f"Policy {name!r} must give 'lists', one list of action ids for each of the {log.n_contexts} contexts of "
+            "the log."
+        )
+    longest = max(map(len, target["lists"]))
+    codes = torch.full((log.n_contexts, max(longest, 1)), -1, dtype=torch.int64)
+    for place, actions in enumerate(target["lists"]):
+        encoded = log.actions.vocabulary.encode(list(actions)) if len(actions) else np.empty(0, np.int32)
+        if (encoded < 0).any():
+            unknown = list(actions)[int(np.argmax(encoded < 0))]
+            raise ParameterError(
+                f"Policy {name!r} lists action {unknown!r} for context {place}, but the log has no such action. "
+                "Give the log the full list of actions."
+            )
+        codes[place, : len(encoded)] = torch.from_numpy(encoded.astype(np.int64))
+    return TopKPolicy(log.contexts, codes, log.n_actions, float(target.get("residual", 0.05)))
+
+
+def _check_distributions(probs: Tensor) -> None:
+    total = probs.double().sum(1)
+    off = ~((total - 1).abs() <= SUM_TOLERANCE) | (probs < 0).any(1)
+    if bool(off.any()):
+        place = int(off.nonzero()[0])
+        raise ParameterError(
+            f"A policy's probabilities must be non-negative and sum to 1 in every context, but those of one context "
+            f"(number {place} of those asked for) sum to {float(total[place]):.6g}. Normalise them."
+        )
