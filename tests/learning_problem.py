@@ -145,7 +145,7 @@ class Small:
         return torch.cat([part.flatten() for part in parts if part is not None])
 
     @torch.no_grad()
-    def finite_difference(self, estimator: Callable[[], Tensor], step: float = 1e-5) -> Tensor:
+    def finite_difference(self, estimator: Callable[[], Any], step: float = 1e-5) -> Tensor:
         """Of a scalar function of the scorer's present weights."""
         slopes = []
         for parameter in (self.scorer.weights, self.scorer.bias):

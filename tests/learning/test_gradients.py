@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from learning_problem import ACTIONS, Small
 from torch import Tensor
 
+from learning_problem import ACTIONS, Small
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.learning import METHODS
 from offpolicy.learning.methods import find_method
@@ -16,7 +16,7 @@ from offpolicy.models.epochs import ContextBatches
 
 EVERY = [*METHODS, *(name for name in ESTIMATORS if find_method(name).name == name and name not in METHODS)]
 SPECIAL = ("ce", "poem", "adaptive")
-SMALLER = {"poxm": {"top_p": 3}, "clipped": {"cap": 1.0}, "bips_cap": {"cap": 1.0}}
+SMALLER: dict[str, dict[str, Any]] = {"poxm": {"top_p": 3}, "clipped": {"cap": 1.0}, "bips_cap": {"cap": 1.0}}
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:
@@ -24,9 +24,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-8)
 
 
-def stated(
-    small: Small, method: str, hyper: dict[str, Any], shift: float = 0.0, top_k: int = 1
-) -> Callable[[], Tensor]:
+def stated(small: Small, method: str, hyper: dict[str, Any], shift: float = 0.0, top_k: int = 1) -> Callable[[], Any]:
     """The estimator a method states as a function of π, with φ = w/ρ frozen where the scorer stands now."""
     row = find_method(method)
     assert row.estimator is not None
@@ -38,7 +36,7 @@ def stated(
         gain = small.reward - q[small.context, small.action]
     kind = row.climbs.name
 
-    def value() -> Tensor:
+    def value() -> Any:
         log_probs = small.log_probs()
         taken = log_probs.exp() if top_k == 1 else 1 - (1 - log_probs.exp()) ** top_k
         ratio = taken[small.context, small.action] / small.log_logging().exp()
@@ -119,7 +117,7 @@ def test_the_exact_gradient(method: str) -> None:
     estimator = find_method(method).estimator
     assert estimator is not None
 
-    def value() -> Tensor:
+    def value() -> Any:
         weight, normaliser = small.weights(estimator.name, hyper)
         return (weight * small.reward).sum() / normaliser.sum()
 
@@ -136,7 +134,7 @@ def test_poem_touches_the_penalised_value_at_the_start_of_an_epoch() -> None:
     surrogate = small.surrogate("poem", cap=1.5, penalty=0.7)
     surrogate.moments = moments(small, 1.5)
 
-    def penalised() -> Tensor:
+    def penalised() -> Any:
         gained = small.ratio().clamp(max=1.5) * small.reward
         return gained.mean() - 0.7 * (gained.var() / len(gained)).sqrt()
 
@@ -153,9 +151,10 @@ def test_poem_later_in_an_epoch_climbs_the_minorant() -> None:
     first = 1 / n - 0.7 * u0 / (n**0.5 * (n - 1) * s0)
     second = 0.7 / (2 * n**0.5 * (n - 1) * s0)
 
-    def minorant() -> Tensor:
+    def minorant() -> Any:
         loss = -small.ratio().clamp(max=1.5) * small.reward
-        return -(loss * first + loss**2 * second).sum()
+        total: Tensor = (loss * first + loss**2 * second).sum()
+        return -total
 
     close(small.gradient(surrogate), small.finite_difference(minorant))
 
@@ -165,7 +164,7 @@ def test_the_reconstruction_of_adaptive() -> None:
     surrogate = small.surrogate("adaptive", cap=1.2, negatives=0.4)
     weight = small.ratio().clamp(max=1.2)
 
-    def value() -> Tensor:
+    def value() -> Any:
         log_prob = small.log_prob()
         return (weight * (small.reward * log_prob + 0.4 * (1 - small.reward) * (1 - log_prob.exp()).log())).mean()
 
@@ -208,14 +207,14 @@ def test_in_batch_ratios() -> None:
         other.weights.mul_(0.3)
     surrogate.live = other
 
-    def in_batch(weights: Tensor, bias: Tensor) -> Tensor:
+    def in_batch(weights: Tensor, bias: Tensor) -> Any:
         states = small.scorer.design.encode(small.log.contexts).double()[small.context]
         logits = (states @ weights.T + bias)[:, small.action]  # (rows, rows)
         return logits.log_softmax(1).diagonal()
 
     log_logging = in_batch(other.weights.detach(), other.bias.detach())
 
-    def value() -> Tensor:
+    def value() -> Any:
         log_prob = in_batch(small.scorer.weights.detach(), small.scorer.bias.detach())
         return ((log_prob - log_logging).exp() * small.reward).mean()
 

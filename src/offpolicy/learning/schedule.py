@@ -95,7 +95,7 @@ class Alternate:
         self.scorer: LoggingTwoTower | None = logging_two_tower(policy, self._log, seed=config.seed, **options)
         self._scorer = self.scorer
         own = [p for p in self._scorer.parameters() if p.requires_grad]
-        self.optimiser: torch.optim.Optimizer | None = torch.optim.Adam(own, lr=config.learning_rate)
+        self.optimiser: torch.optim.Optimizer | None = torch.optim.Adam(own, lr=config.learning_rate, fused=True)
         self._optimiser = self.optimiser
         self._batches = batches_of(self._log, config)
         self._normaliser: Normaliser = InBatch() if config.in_batch else Full()

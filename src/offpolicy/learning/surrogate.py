@@ -168,13 +168,13 @@ class Surrogate:
         self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch
     ) -> Callable[[Tensor, Tensor], RowTerms]:
         """The terms of some rows of the batch as a function of their log π and their places in it."""
-        fixed = self.rows.of(batch.rows)
-        if self.live is not None:
-            fixed["log_logging"] = self._live_log_prob(batch).to(states.dtype)
+        live = None if self.live is None else self._live_log_prob(batch).to(states.dtype)
         sums = context_inputs(self.plan.method.inputs, self.rows, batch, states, weights, bias)
 
         def terms(log_prob: Tensor, places: Tensor) -> RowTerms:
-            given = {name: values[places] for name, values in fixed.items()}
+            given = self.rows.of(batch.rows[places])
+            if live is not None:
+                given["log_logging"] = live[places]
             given |= {name: values[batch.row_context[places]] for name, values in sums.items()}
             return self.terms(log_prob, given)
 
