@@ -13,10 +13,14 @@ class StoppedError(Exception):
     pass
 
 
-def fill(folder: Path, text: str) -> None:
+def stopped(written: object) -> None:
+    raise StoppedError
+
+
+def fill(folder: Path, text: str) -> int:
     (folder / "inner").mkdir()
     (folder / "inner" / "a.txt").write_text(text)
-    (folder / "b.txt").write_text(text)
+    return (folder / "b.txt").write_text(text)
 
 
 def names(folder: Path) -> list[str]:
@@ -39,11 +43,9 @@ def test_a_failed_block_leaves_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
     write_whole(target, b"old")
     with pytest.raises(StoppedError), whole_file(target) as temporary:
-        temporary.write_text("half")
-        raise StoppedError
+        stopped(temporary.write_text("half"))
     with pytest.raises(StoppedError), whole_folder(tmp_path / "folder") as folder:
-        fill(folder, "half")
-        raise StoppedError
+        stopped(fill(folder, "half"))
     assert target.read_text() == "old"
     assert names(tmp_path) == ["out.txt"]
 

@@ -49,7 +49,7 @@ def test_round_trip(tmp_path: Path, kind: str) -> None:
     assert torch.equal(saved.log_probs(log.contexts), expected.log_probs(log.contexts))
     assert torch.equal(saved.logged_log_prob(log), expected.logged_log_prob(log))
     assert saved.actions == log.actions
-    assert saved.reward_range == (-1, 3)
+    assert saved.reward_range == (-1.0, 3.0)
     assert [(c.name, c.kind) for c in saved.context] == [(n, c.kind) for n, c in log.contexts.items()]
     kept = saved.metadata.model_dump()
     assert kept["method"] == "uips"
@@ -58,8 +58,8 @@ def test_round_trip(tmp_path: Path, kind: str) -> None:
     assert kept["metrics"] == {"value": "nan", "curve": [0.25, 0.5], "last": 2.0}
     assert (kept["seed"], kept["note"]) == (7, "mine")
     assert saved.document.versions["torch"] == torch.__version__
-    assert isinstance(saved, Policy)
-    assert isinstance(saved, RowPolicy)
+    protocols: tuple[type, ...] = (Policy, RowPolicy)
+    assert all(isinstance(saved, protocol) for protocol in protocols)
 
 
 def test_the_same_policy_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
     small = LoggedData.from_arrays({"x": [0.0, 1.0]}, [0, 1], [0, 1], actions=2)
     with pytest.raises(ParameterError, match="23 actions, but the log has 2"):
         save_policy(a_linear(log), small, tmp_path / "policy")
+    other = LoggedData.from_arrays({"x": [0.0, 1.0]}, [0, 1], [0, 1], actions=23)
     with pytest.raises(ParameterError, match="reads the categorical column 'user'"):
-        other = LoggedData.from_arrays({"x": [0.0, 1.0]}, [0, 1], [0, 1], actions=23)
         save_policy(a_linear(log), other, tmp_path / "policy")
     trained = a_linear(log)
     policy = ScorerPolicy(trained)
