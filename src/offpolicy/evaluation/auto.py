@@ -1,0 +1,99 @@
+"""The estimate to rely on: several views of the value, their disagreement, and an interval with β̂'s own error in it.
+
+Neither weights alone nor a reward model is right everywhere when propensities are estimated, nor is shrinking the
+weights or leaving them be. So the value is looked at in four ways: self-normalised weights, shrunk or not, with or
+without a reward model. The interval is centred between the two shrunk views and has two parts:
+
+- *sampling*: the larger of their clustered standard errors, times the normal quantile;
+- *propensity*: half the range of all four views (what is left when weights and rewards are modelled differently), and
+  the first-order effect of log β̂'s standard deviation U, errors common to an action's rows, added in quadrature.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from scipy.stats import norm
+
+from offpolicy.estimators import ESTIMATORS
+from offpolicy.evaluation.clusters import ClusteredTerms
+from offpolicy.evaluation.hyper import least_error_lambda
+from offpolicy.evaluation.intervals import linearised_propensity_error
+from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.policies import tensor
+
+WEIGHTS_ONLY, WITH_REWARDS = SHRUNK = "sn_shrinkage", "sn_shrinkage_dr"
+
+
+@dataclass(frozen=True)
+class TwoPartInterval:
+    """An interval whose half-width is told apart into its two causes."""
+
+    low: float
+    high: float
+    level: float
+    sampling: float
+    """Half-width from the sampling of rows."""
+    propensity: float
+    """Half-width added because β̂ is estimated."""
+    vacuous: bool
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class AutoEstimate:
+    """The value to report, its interval, and the two views behind it."""
+
+    value: float
+    interval: TwoPartInterval
+    lam: float
+    views: tuple[ClusteredTerms, ...]
+    disagreement: float
+    """Range of the views in standard errors; far above 3 they contradict each other."""
+
+    @property
+    def statistic(self) -> ClusteredTerms:
+        """The view whose value is reported, for paired comparisons."""
+        return self.views[len(self.views) // 2 - 1]
+
+
+def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
+    """Value and two-part interval of one policy from the log alone."""
+    chosen = least_error_lambda(rows, WEIGHTS_ONLY)
+    shrunk = [chosen.estimate]
+    bare = [rows.clustered(ESTIMATORS["snips"])]
+    if rows.has_reward_model:
+        shrunk.append(rows.clustered(ESTIMATORS[WITH_REWARDS], lam=chosen.lam))
+        bare.append(rows.clustered(ESTIMATORS["sndr"]))
+    views = (*shrunk, *bare)
+    value = min(max(shrunk[-1].value, 0.0), 1.0)
+    refusal = next((view.refusal for view in shrunk if view.refusal), "")
+    if refusal:
+        interval = TwoPartInterval(0.0, 1.0, level, 1.0, 0.0, vacuous=True, note=refusal)
+        return AutoEstimate(value, interval, chosen.lam, views, 0.0)
+    error = max(view.jackknife_error for view in shrunk)
+    propensity = max(_propensity_error(rows, name, chosen.lam) for name in SHRUNK[: len(shrunk)])
+    distance = max(view.value for view in views) - min(view.value for view in views)
+    quantile = float(norm.ppf(0.5 + level / 2))
+    half = quantile * (error**2 + propensity**2) ** 0.5 + distance / 2
+    centre = sum(view.value for view in shrunk) / len(shrunk)
+    low, high = max(centre - half, 0.0), min(centre + half, 1.0)
+    sampling = quantile * error
+    interval = TwoPartInterval(low, high, level, sampling, half - sampling, vacuous=low <= 0.0 and high >= 1.0)
+    return AutoEstimate(value, interval, chosen.lam, views, distance / error)
+
+
+def _propensity_error(rows: PolicyRows, name: str, lam: float) -> float:
+    """First-order standard error from β̂ itself; errors of log β̂ are common to the rows of an action."""
+    if "uncertainty" not in rows.inputs:
+        return 0.0
+    # −∂log w/∂log β of a shrunk ratio: 1 for small ratios, −1 for large ones.
+    elasticity = 1 - 2 * torch.sigmoid(2 * rows.log_ratio - math.log(lam))
+    terms = rows.terms(ESTIMATORS[name], lam=lam)
+    action = tensor(rows.log.action).long()
+    return linearised_propensity_error(terms, rows.inputs["uncertainty"], action, elasticity=elasticity)

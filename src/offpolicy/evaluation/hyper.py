@@ -1,0 +1,68 @@
+"""Hyper-parameters without the truth: λ from the log alone, three ways."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from offpolicy.estimators import ESTIMATORS
+from offpolicy.evaluation.clusters import ClusteredTerms
+from offpolicy.evaluation.rows import PolicyRows
+
+GRID = 20
+"""Values of λ tried."""
+WINSOR = 0.99
+"""Quantile at which squared weighted rewards are cut when λ is plugged in."""
+SLOPE_FACTOR = 6**0.5 - 1
+"""SLOPE++: an estimate must lie within this many widths of all less biased ones."""
+
+
+def plug_in_lambda(ratio: Tensor, reward: Tensor) -> float:
+    """λ = E_β̂[r²ρ²], its definition, winsorised so that one row does not decide it."""
+    square = (ratio * reward).square().double().numpy()
+    value = float(np.minimum(square, np.quantile(square, WINSOR)).mean())
+    return max(value, 1e-12)
+
+
+def lambda_grid(ratio: Tensor) -> list[float]:
+    """Log-spaced from a hundredth of the small squared ratios to a hundred times the large ones."""
+    low, high = np.quantile(ratio.double().numpy(), [0.05, 0.95])
+    return [float(v) for v in np.geomspace(0.01 * max(low, 1e-3) ** 2, 100 * max(high, 1e-2) ** 2, GRID)]
+
+
+@dataclass(frozen=True)
+class ChosenLambda:
+    """A λ and the estimate it gives."""
+
+    lam: float
+    estimate: ClusteredTerms
+
+
+def least_error_lambda(rows: PolicyRows, name: str = "sn_shrinkage") -> ChosenLambda:
+    """The λ whose estimate has the least (V_λ − V_∞)² + s.e.²: bias as the move away from no shrinkage."""
+    row = ESTIMATORS[name]
+    whole = rows.clustered(row, lam=float("inf"))
+    best: tuple[float, ChosenLambda] | None = None
+    for lam in [*lambda_grid(rows.ratio), float("inf")]:
+        estimate = rows.clustered(row, lam=lam)
+        error = (estimate.value - whole.value) ** 2 + estimate.jackknife_error**2
+        if best is None or error < best[0]:
+            best = (error, ChosenLambda(lam, estimate))
+    assert best is not None
+    return best[1]
+
+
+def slope_lambda(rows: PolicyRows, name: str = "sn_shrinkage") -> ChosenLambda:
+    """SLOPE++ over λ: shrink as far as the interval still meets those of all milder shrinkages."""
+    row = ESTIMATORS[name]
+    low, high = -np.inf, np.inf
+    chosen: ChosenLambda | None = None
+    for lam in [float("inf"), *reversed(lambda_grid(rows.ratio))]:
+        estimate = rows.clustered(row, lam=lam)
+        width = SLOPE_FACTOR * estimate.jackknife_error
+        if chosen is not None and (estimate.value - width > high or estimate.value + width < low):
+            break
+        low, high = max(low, estimate.value - width), min(high, estimate.value + width)
+        chosen = ChosenLambda(lam, estimate)
+    assert chosen is not None
+    return chosen
