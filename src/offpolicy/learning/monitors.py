@@ -124,7 +124,9 @@ class HeldOut:
         if plan.method.estimator is None:
             gain = (reward * log_prob.double()).where(reward != 0, 0.0)
             return Terms.without_reward_model(torch.ones_like(gain), torch.ones_like(gain), gain)
-        weight = self.surrogate.terms(log_prob, given).weight.double() * plan.chosen(rows)
+        weight = torch.zeros_like(reward)
+        if plan.method.corrects:
+            weight = self.surrogate.terms(log_prob, given).weight.double() * plan.chosen(rows)
         imputed = given["imputed"].double() if self.surrogate.values is not None else torch.zeros_like(reward)
         return Terms(weight, weight, reward, imputed, baseline)
 

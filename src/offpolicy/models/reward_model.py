@@ -46,7 +46,7 @@ class RewardFitConfig:
     learning_rate: float = 0.02
     """Adam's step size."""
     batch_contexts: int | None = None
-    """Contexts a step, with all their rows; None takes 512, or fewer so that an epoch has at least 32 steps."""
+    """Contexts a step, with all their rows; None takes 512, or fewer so that an epoch has at least 16 steps."""
     ridge: float | None = None
     """Penalty κ/2·|θ|² over the whole log; None takes 1 for a linear model and 0 for towers."""
     held_out: float = 0.1
@@ -217,7 +217,7 @@ def _fit(
     reward = torch.from_numpy(log.reward.astype(np.float32))
     ridge = config.ridge if config.ridge is not None else 1.0 if isinstance(scorer, LinearScorer) else 0.0
     optimiser = torch.optim.Adam(list(scorer.parameters()), lr=config.learning_rate, weight_decay=ridge / log.n_rows)
-    batches = ContextBatches(log, config.batch_contexts or min(512, max(16, log.n_contexts // 32)))
+    batches = ContextBatches(log, config.batch_contexts or min(512, max(64, log.n_contexts // 16)))
     best, best_epoch, best_state = math.inf if valid is None else _log_loss(model, valid), 0, None
     if valid is not None:
         best_state = copy.deepcopy(scorer.state_dict())
