@@ -1,0 +1,203 @@
+"""Do the intervals cover? Coverage and width of every main interval over simulated settings with hidden propensities.
+
+Run: python benchmarks/coverage.py [--json] [--runs 100] [--settings 0,1,...] [--out runs/coverage.jsonl] [--table]
+
+Every run draws a log, hides its propensities, estimates them as `evaluate` does, and asks for the target's value. A
+setting is answerable if the verdict says so in most runs; coverage is over the runs that were answered, width relative
+to the interval of SNIPS with the true propensities. Finished runs are kept in --out and not computed again.
+"""
+
+import argparse
+import functools
+import json
+import multiprocessing
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from offpolicy.estimators import ESTIMATORS
+from offpolicy.evaluation.auto import auto_estimate
+from offpolicy.evaluation.evaluate import GAMMA, _lambdas, log_driven
+from offpolicy.evaluation.intervals import INTERVALS
+from offpolicy.evaluation.preflight import preflight
+from offpolicy.evaluation.rewards import PooledRewardModel
+from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.logging_policy import fit_logging_policy
+from offpolicy.models.scorers import LinearScorer
+from offpolicy.uncertainty import row_uncertainty
+from settings import SETTINGS, World
+
+LEVEL = 0.95
+PLAIN = (
+    "ips",
+    "snips",
+    "dr",
+    "sndr",
+    "dm",
+    "shrinkage",
+    "clipped",
+    "uips",
+    "snuips",
+    "uips_tight",
+    "uips_dr",
+    "minvar",
+)
+LIMITS = {"coverage.worst_answerable": 0.9, "coverage.worst_width_ratio": 3.0, "coverage.answerable_share": 2 / 3}
+
+
+@functools.cache
+def world_of(number: int) -> tuple[World, float]:
+    """The world of a setting and the target's true value in it."""
+    world = World(SETTINGS[number], 0)
+    return world, world.truth()
+
+
+def one_run(task: tuple[int, int]) -> dict[str, Any]:
+    """All intervals of one log."""
+    number, seed = task
+    torch.set_num_threads(1)
+    world, truth = world_of(number)
+    log = world.log(seed)
+    hidden = log.without_propensities()
+    beta = fit_logging_policy(hidden, "auto", seed=seed)
+    scorer = beta.whole.scorer
+    model = PooledRewardModel.fit(hidden, scorer.design if isinstance(scorer, LinearScorer) else None)
+    asked = [ESTIMATORS[name] for name in PLAIN]
+    rows = PolicyRows.of(hidden, world, beta, uncertainty=row_uncertainty(beta), reward_model=model, estimators=asked)
+    estimate = auto_estimate(rows, LEVEL)
+    judged = preflight(hidden, world, beta, rows, estimate)
+    true_beta = fit_logging_policy(log, "recorded")
+    true_rows = PolicyRows.of(log, world, true_beta, estimators=[ESTIMATORS["snips"]])
+    lam = _lambdas(rows)
+    bare = rows.clustered(ESTIMATORS["ips"])
+    found = {
+        "auto": [estimate.interval.low, estimate.interval.high, estimate.value],
+        "snips, true propensities": _normal(true_rows.clustered(ESTIMATORS["snips"])),
+        "ips + bootstrap": _ends(INTERVALS["bootstrap"](bare, LEVEL, kind="percentile", clip=False)),
+    }
+    for row in asked:
+        found[row.name] = _normal(rows.clustered(row, **log_driven(row, lam, GAMMA)))
+    return {
+        "setting": number,
+        "seed": seed,
+        "truth": truth,
+        "answer": judged.verdict.answer,
+        "failed": [check.name for check in judged.checks if not check.passed],
+        "checks": {check.name: check.value for check in judged.checks},
+        "model": beta.model,
+        "lam": estimate.lam,
+        "views": [[view.value, view.jackknife_error] for view in estimate.views],
+        "parts": [estimate.interval.sampling, estimate.interval.propensity],
+        "intervals": found,
+    }
+
+
+def _ends(interval: Any) -> list[float]:
+    return [interval.low, interval.high, interval.centre]
+
+
+def _normal(terms: Any) -> list[float]:
+    return _ends(INTERVALS["normal"](terms, LEVEL, clip=False))
+
+
+def collect(path: Path, settings: list[int], runs: int, workers: int) -> list[dict[str, Any]]:
+    """Finished runs from the file, and the missing ones computed and appended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    have = {(run["setting"], run["seed"]) for run in done}
+    tasks = [(s, seed) for seed in range(runs) for s in settings if (s, seed) not in have]
+    with multiprocessing.get_context("spawn").Pool(workers) as pool, path.open("a") as file:
+        for run in pool.imap_unordered(one_run, tasks):
+            file.write(json.dumps(run) + "\n")
+            file.flush()
+            done.append(run)
+    return [run for run in done if run["setting"] in settings and run["seed"] < runs]
+
+
+def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per setting: verdicts, coverage and relative width of every interval, over all runs and over answered ones."""
+    by_setting: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        by_setting[run["setting"]].append(run)
+    table = []
+    for number, mine in sorted(by_setting.items()):
+        answered = [run for run in mine if run["answer"] == "answerable"]
+        answerable = len(answered) >= len(mine) / 2
+        judged = answered if answerable else mine
+        reference = np.mean([_width(run, "snips, true propensities") for run in mine])
+        rows = {
+            name: {
+                "coverage": float(np.mean([_covers(run, name) for run in judged])),
+                "width_ratio": float(np.mean([_width(run, name) for run in judged]) / reference),
+                "rmse": float(np.sqrt(np.mean([(run["intervals"][name][2] - run["truth"]) ** 2 for run in judged]))),
+            }
+            for name in mine[0]["intervals"]
+        }
+        table.append(
+            {
+                "setting": SETTINGS[number].name,
+                "runs": len(mine),
+                "answered": len(answered) / len(mine),
+                "answerable": answerable,
+                "methods": rows,
+            }
+        )
+    return table
+
+
+def _covers(run: dict[str, Any], name: str) -> bool:
+    low, high, _ = run["intervals"][name]
+    return bool(low <= run["truth"] <= high)
+
+
+def _width(run: dict[str, Any], name: str) -> float:
+    low, high, _ = run["intervals"][name]
+    return float(high - low)
+
+
+def markdown(table: list[dict[str, Any]]) -> str:
+    """Coverage (relative width) per setting and interval."""
+    names = list(table[0]["methods"])
+    lines = ["| setting | runs | answered | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 3)]
+    for row in table:
+        cells = [f"{row['methods'][n]['coverage']:.2f} ({row['methods'][n]['width_ratio']:.2f})" for n in names]
+        verdict = "" if row["answerable"] else " **refused**"
+        lines.append(
+            f"| {row['setting']}{verdict} | {row['runs']} | {row['answered']:.0%} | " + " | ".join(cells) + " |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--table", action="store_true", help="the table in Markdown")
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--settings", default=",".join(map(str, range(len(SETTINGS)))))
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("runs/coverage.jsonl"))
+    options = parser.parse_args()
+    table = summarise(
+        collect(options.out, [int(s) for s in options.settings.split(",")], options.runs, options.workers)
+    )
+    answerable = [row for row in table if row["answerable"]]
+    figures = {
+        "coverage.worst_answerable": min((row["methods"]["auto"]["coverage"] for row in answerable), default=0.0),
+        "coverage.worst_width_ratio": max((row["methods"]["auto"]["width_ratio"] for row in answerable), default=0.0),
+        "coverage.answerable_share": len(answerable) / len(table),
+    }
+    if options.json:
+        for row in table:
+            print(json.dumps(row))
+    if options.table:
+        print(markdown(table))
+    for name, value in figures.items():
+        figure = {"figure": name, "value": round(value, 3), "limit": LIMITS[name], "runs": options.runs}
+        print(json.dumps(figure) if options.json else f"{name} = {value:.3f} (limit {LIMITS[name]:.3g})")
+
+
+if __name__ == "__main__":
+    main()
