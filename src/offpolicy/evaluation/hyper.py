@@ -25,9 +25,9 @@ def plug_in_lambda(ratio: Tensor, reward: Tensor) -> float:
 
 
 def lambda_grid(ratio: Tensor) -> list[float]:
-    """Log-spaced from a hundredth of the small squared ratios to a hundred times the large ones."""
-    low, high = np.quantile(ratio.double().numpy(), [0.05, 0.95])
-    return [float(v) for v in np.geomspace(0.01 * max(low, 1e-3) ** 2, 100 * max(high, 1e-2) ** 2, GRID)]
+    """Log-spaced from the squared median ratio, where half the weight is gone, to beyond the largest one."""
+    middle, largest = np.quantile(ratio.double().numpy(), [0.5, 1.0])
+    return [float(v) for v in np.geomspace(max(middle, 1e-3) ** 2, 10 * max(largest, 1e-2) ** 2, GRID)]
 
 
 @dataclass(frozen=True)

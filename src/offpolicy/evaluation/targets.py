@@ -77,10 +77,10 @@ class TopKPolicy:
     def probs_of(self, place: Tensor, action: Tensor) -> Tensor:
         """π of some actions for contexts at these places."""
         lists = self.lists[place]
-        listed = (lists >= 0).sum(1).clamp(min=1)
+        listed = (lists >= 0).sum(1).clamp(min=1).double()
         member = (lists == action[:, None]).any(1)
-        share = torch.where(member, (1 - self.residual) / listed, torch.zeros_like(listed, dtype=torch.float64))
-        return share.double() + self.residual / self.n_actions
+        share = torch.where(member, (1 - self.residual) / listed, torch.zeros_like(listed))
+        return share + self.residual / self.n_actions
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """Probabilities of all actions for all contexts of the log."""
