@@ -5,8 +5,10 @@ weights or leaving them be. So the value is looked at in four ways: self-normali
 without a reward model. The interval is centred between the two shrunk views and has two parts:
 
 - *sampling*: the larger of their clustered standard errors, times the normal quantile;
-- *propensity*: half the range of all four views (what is left when weights and rewards are modelled differently), and
-  the first-order effect of log β̂'s standard deviation U, errors common to an action's rows, added in quadrature.
+- *propensity*: half the range of all four views (what is left when weights and rewards are modelled differently); the
+  first-order effect of log β̂'s standard deviation U, errors common to an action's rows, added in quadrature; and where
+  the weights average to less than 1, the share of the policy's choices that is missing times half the rewards'
+  standard deviation, because what those choices earn was hardly seen.
 """
 
 import math
@@ -80,12 +82,18 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     propensity = max(_propensity_error(rows, name, chosen.lam) for name in SHRUNK[: len(shrunk)])
     distance = max(view.value for view in views) - min(view.value for view in views)
     quantile = float(norm.ppf(0.5 + level / 2))
-    half = quantile * (error**2 + propensity**2) ** 0.5 + distance / 2
+    half = quantile * (error**2 + propensity**2) ** 0.5 + distance / 2 + _missing_mass(rows)
     centre = sum(view.value for view in shrunk) / len(shrunk)
     low, high = max(centre - half, 0.0), min(centre + half, 1.0)
     sampling = quantile * error
     interval = TwoPartInterval(low, high, level, sampling, half - sampling, vacuous=low <= 0.0 and high >= 1.0)
     return AutoEstimate(value, interval, chosen.lam, views, distance / error)
+
+
+def _missing_mass(rows: PolicyRows) -> float:
+    """What choices of the policy that the weights do not account for may be worth, on either side."""
+    missing = max(0.0, 1 - float(rows.ratio.double().mean()))
+    return missing * float(rows.reward.double().std(correction=0)) / 2
 
 
 def _propensity_error(rows: PolicyRows, name: str, lam: float) -> float:

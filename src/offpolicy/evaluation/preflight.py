@@ -18,7 +18,7 @@ from offpolicy.policies import Policy, row_tiles, tensor, tile_log_probs
 
 Answer = Literal["answerable", "answerable on part", "run an experiment"]
 
-LEAST_EFFECTIVE = 100.0
+LEAST_EFFECTIVE = 50.0
 """Fewer effective clusters than this carry no interval worth trusting."""
 MEAN_WEIGHT_SLACK = 0.2
 """How far the mean weight may be from 1 beyond three of its standard errors: more means that β̂ is wrong."""
@@ -186,7 +186,7 @@ def _experiment_advice(rows: PolicyRows) -> str:
         # Logging with probability 1 − ε and the policy itself with ε gives the ratio ρ/(1 − ε + ερ).
         mixed = ratio / (1 - share + share * ratio)
         effective = n * mean / max(float((ratio * mixed).mean()), 1e-12)
-        if effective >= 2 * LEAST_EFFECTIVE:
+        if effective >= 4 * LEAST_EFFECTIVE:
             return (
                 f"Run an experiment: let about {share:.0%} of the traffic follow the policy and record the "
                 f"probabilities; {n} such contexts would be worth about {min(effective, n):.0f} independent ones."
