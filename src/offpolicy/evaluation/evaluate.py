@@ -1,12 +1,13 @@
 """`evaluate`: what policies are worth, told from a log without propensities, with intervals and a verdict."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from offpolicy.checks import check_number
+from offpolicy.checks import check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate
@@ -15,16 +16,16 @@ from offpolicy.evaluation.hyper import least_error_lambda, plug_in_lambda
 from offpolicy.evaluation.intervals import INTERVALS, gamma_sensitivity
 from offpolicy.evaluation.intervals.registry import LEVEL
 from offpolicy.evaluation.preflight import detectable_effect, preflight
+from offpolicy.evaluation.propensities import refit_bootstrap, worst_case_band
 from offpolicy.evaluation.results import EstimatorResult, Evaluation, PolicyEvaluation, Scale, Sensitivity
 from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.targets import as_policy
 from offpolicy.log import LoggedData
 from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
-from offpolicy.models.scorers import LinearScorer
 from offpolicy.policies import Policy
 from offpolicy.progress import progress
-from offpolicy.uncertainty import row_uncertainty
+from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
 GAMMA = 2.0
@@ -39,7 +40,8 @@ def evaluate(
     estimators: Sequence[str] = DEFAULT_ESTIMATORS,
     intervals: Sequence[str] = ("normal",),
     level: float = 0.95,
-    gamma: float = GAMMA,
+    gamma: float | str = GAMMA,
+    refits: int = 0,
     reward_model: PooledRewardModel | None = None,
     seed: int = 0,
 ) -> Evaluation:
@@ -47,7 +49,8 @@ def evaluate(
 
     `policies` maps names to policies (or is one policy): anything with log_probs, a column with π(a_n|x_n) of every
     logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". Hyper-parameters come
-    from the log alone: λ by estimated error, γ as given (η = 1). Nothing of size rows × actions is ever made.
+    from the log alone: λ by estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is
+    added, that many fits of β̂ each. Nothing of size rows × actions is ever made.
     """
     level = check_number("level", level, LEVEL)
     rows = [ESTIMATORS.find(name) for name in estimators]
@@ -59,8 +62,11 @@ def evaluate(
             f"Every reward in this log is {log.reward_to_user_scale(float(log.reward[0])):g}: nothing tells policies "
             "apart. Check that the reward column is the right one."
         )
-    model = reward_model or _reward_model(log, beta)
+    model = reward_model or PooledRewardModel.fit(log, beta.whole.design)
     uncertainty = row_uncertainty(beta) if beta.log is log else None
+    if isinstance(gamma, str):
+        check_choice("gamma", gamma, ("calibrated",))
+        gamma = calibrate_gamma(beta, uncertainty=uncertainty, seed=seed).gamma
     found: dict[str, PolicyEvaluation] = {}
     estimates: dict[str, AutoEstimate] = {}
     on_policy = None
@@ -69,7 +75,13 @@ def evaluate(
             data = PolicyRows.of(log, target, beta, uncertainty=uncertainty, reward_model=model, estimators=rows)
             on_policy = data.on_policy()
             estimates[name] = auto_estimate(data, level)
-            found[name] = _one(name, target, data, estimates[name], beta, rows, methods, on_policy.value, level, gamma)
+            aware = {} if uncertainty is None else {"worst_case": worst_case_band(data, gamma, level)}
+            if refits:
+                aware["refit_bootstrap"] = refit_bootstrap(
+                    log, target, beta, estimates[name].lam, draws=refits, level=level, seed=seed
+                )
+            one = _one(name, target, data, estimates[name], beta, rows, methods, on_policy.value, level, gamma)
+            found[name] = replace(one, propensity_intervals=aware)
             advance(f"{name}: {found[name].value:.4f}")
     assert on_policy is not None
     return Evaluation(
@@ -96,11 +108,6 @@ def _named(policies: Any, log: LoggedData) -> dict[str, Policy]:
 
 def _fit(log: LoggedData, model: str | None, seed: int) -> LoggingPolicy:
     return fit_logging_policy(log, model or "auto", seed=seed)
-
-
-def _reward_model(log: LoggedData, beta: LoggingPolicy) -> PooledRewardModel:
-    scorer = beta.whole.scorer
-    return PooledRewardModel.fit(log, scorer.design if isinstance(scorer, LinearScorer) else None)
 
 
 def _one(

@@ -1,7 +1,7 @@
 """What an evaluation found: plain, frozen, ready for JSON, on the user's own scale of rewards."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from offpolicy.evaluation.auto import TwoPartInterval
@@ -82,6 +82,8 @@ class PolicyEvaluation:
     preflight: Preflight
     sensitivity: Sensitivity
     detectable_effect: float
+    propensity_intervals: Mapping[str, Interval] = field(default_factory=dict)
+    """Intervals that let β̂ itself vary: the worst case over its band, and the refit bootstrap where asked for."""
 
     def to_json(self, scale: Scale) -> dict[str, Any]:
         """Plain values on the user's scale."""
@@ -96,6 +98,7 @@ class PolicyEvaluation:
             "preflight": self.preflight.to_json(),
             "sensitivity": asdict(self.sensitivity) | curve,
             "detectable_effect": scale.width(self.detectable_effect),
+            "propensity_intervals": {name: scale.interval(i) for name, i in self.propensity_intervals.items()},
         }
 
 

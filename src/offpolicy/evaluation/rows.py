@@ -17,7 +17,6 @@ from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.targets import ColumnPolicy
 from offpolicy.evaluation.value import Terms
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import LoggingPolicy
 from offpolicy.policies import Policy, tensor
 
 BASIC = ("log_ratio", "log_logging", "uncertainty")
@@ -40,7 +39,7 @@ class PolicyRows:
         cls,
         log: LoggedData,
         target: Policy,
-        logging_policy: LoggingPolicy,
+        logging_policy: Policy,
         *,
         uncertainty: Tensor | None = None,
         reward_model: PooledRewardModel | None = None,

@@ -24,7 +24,7 @@ from offpolicy.logging_policy.likelihood import FitConfig, FitOutcome, fit_softm
 from offpolicy.logging_policy.quality import Quality, measure
 from offpolicy.models.encoders import DesignMatrix
 from offpolicy.models.normalisers import Normaliser
-from offpolicy.models.scorers import Scorer, linear_scorer, two_tower_scorer
+from offpolicy.models.scorers import LinearScorer, Scorer, linear_scorer, two_tower_scorer
 from offpolicy.policies import Policy, ScorerPolicy, UniformPolicy, logged_log_prob
 
 MODELS = ("auto", "recorded", "uniform", "popularity", "counts", "linear", "quadratic", "two_tower")
@@ -49,6 +49,11 @@ class FittedModel:
         """The softmax behind the policy, without its back-off; None where it is no softmax."""
         base = self.policy.base if isinstance(self.policy, WithBackoff) else self.policy
         return base if isinstance(base, ScorerPolicy) else None
+
+    @property
+    def design(self) -> DesignMatrix | None:
+        """The features a linear model was fitted with; None for other models."""
+        return self.scorer.design if isinstance(self.scorer, LinearScorer) else None
 
 
 def _cannot_refit(log: LoggedData) -> FittedModel:

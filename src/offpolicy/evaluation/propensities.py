@@ -1,0 +1,203 @@
+"""What the propensities themselves do to the answer: intervals that refit them, ladders of models, and an audit."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import norm
+
+from offpolicy.errors import ParameterError
+from offpolicy.estimators import ESTIMATORS
+from offpolicy.estimators.logspace import spread
+from offpolicy.evaluation.auto import WEIGHTS_ONLY, WITH_REWARDS, auto_estimate
+from offpolicy.evaluation.intervals import Interval, worst_case_self_normalised
+from offpolicy.evaluation.rewards import PooledRewardModel
+from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.targets import as_policy
+from offpolicy.log import LoggedData
+from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
+from offpolicy.policies import Policy, logged_log_prob, tensor
+from offpolicy.progress import progress
+from offpolicy.seeding import generator
+
+LADDER = ("uniform", "popularity", "linear", "quadratic", "two_tower")
+
+
+def worst_case_band(rows: PolicyRows, gamma: float, level: float = 0.95) -> Interval:
+    """Every β in [β̂e^{−γU}, β̂e^{γU}], row by row: the exact range of SNIPS, with its sampling error on either side."""
+    if "uncertainty" not in rows.inputs:
+        raise ParameterError("The worst case over β̂'s band needs U of every row, which is not known here.")
+    found = rows.clustered(ESTIMATORS["snips"])
+    s = spread(rows.inputs["uncertainty"], gamma).numpy()
+    low, high = worst_case_self_normalised(rows.log_ratio.numpy(), s, rows.reward.numpy())
+    error = float(norm.ppf(0.5 + level / 2)) * found.jackknife_error
+    low, high = (max(low - error, 0.0), min(high + error, 1.0)) if np.isfinite(error) else (0.0, 1.0)
+    vacuous = low <= 0.0 and high >= 1.0
+    return Interval(low, high, level, "worst_case", vacuous, found.value, found.refusal)
+
+
+def refit_bootstrap(
+    log: LoggedData,
+    target: Policy,
+    logging_policy: LoggingPolicy,
+    lam: float,
+    *,
+    draws: int = 50,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Resample clusters, refit β̂ and q̂, estimate again: sampling and propensity error in one spread.
+
+    The draws' standard deviation stands for the error of the estimate with a reward model (or without, where the
+    policy is known by a column), centred at the estimate itself.
+    """
+    groups = _rows_of_clusters(log)
+    values = np.empty(draws)
+    with progress("refit bootstrap", draws) as advance:
+        for draw in range(draws):
+            pick = generator(seed, "refit-bootstrap", draw).integers(0, len(groups), len(groups))
+            part = log.take(np.concatenate([groups[g] for g in pick]))
+            values[draw] = _value(part, target, logging_policy, logging_policy.refit(part).policy, lam)
+            advance("")
+    centre = _value(log, target, logging_policy, logging_policy.whole.policy, lam)
+    half = float(norm.ppf(0.5 + level / 2)) * float(values.std(ddof=1))
+    low, high = max(centre - half, 0.0), min(centre + half, 1.0)
+    return Interval(low, high, level, "refit_bootstrap", low <= 0.0 and high >= 1.0, centre)
+
+
+def _rows_of_clusters(log: LoggedData) -> list[npt.NDArray[np.int64]]:
+    order = np.argsort(log.cluster_index, kind="stable")
+    counts = np.bincount(log.cluster_index)
+    return [rows for rows in np.split(order, np.cumsum(counts)[:-1]) if len(rows)]
+
+
+def _value(log: LoggedData, target: Policy, fitted: LoggingPolicy, beta: Policy, lam: float) -> float:
+    model = PooledRewardModel.fit(log, fitted.whole.design)
+    # A policy that stands for β̂ on this log: all that PolicyRows asks of a logging policy is to be a policy.
+    rows = PolicyRows.of(log, target, beta, reward_model=model)
+    return rows.clustered(ESTIMATORS[WITH_REWARDS if rows.has_reward_model else WEIGHTS_ONLY], lam=lam).value
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The value under one model of the logging policy."""
+
+    model: str
+    log_likelihood: float
+    """Held-out; the higher, the more the model's answer deserves trust."""
+    calibration_error: float | None
+    mean_weight: float
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def propensity_ladder(
+    log: LoggedData, policy: Any, models: Sequence[Any] = LADDER[:4], *, level: float = 0.95, seed: int = 0
+) -> list[Rung]:
+    """The same question under ever richer models of β̂; answers that move with the model are not answers yet."""
+    target = as_policy(policy, log)
+    rungs = []
+    with progress("propensity ladder", len(models)) as advance:
+        for model in models:
+            beta = fit_logging_policy(log, model, seed=seed)
+            rows = PolicyRows.of(log, target, beta, reward_model=PooledRewardModel.fit(log, beta.whole.design))
+            found = auto_estimate(rows, level)
+            quality = beta.quality
+            mean = float(rows.ratio.double().mean())
+            rungs.append(
+                Rung(
+                    beta.model,
+                    quality.log_likelihood,
+                    quality.calibration_error,
+                    mean,
+                    found.value,
+                    found.interval.low,
+                    found.interval.high,
+                )
+            )
+            advance(beta.model)
+    return rungs
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Recorded propensities tested against the log that recorded them."""
+
+    mean_weight: float
+    """Mean of uniform/p over rows; 1 if the propensities are right and every action is possible everywhere."""
+    mean_weight_error: float
+    log_likelihood: float
+    """Mean log p of the recorded propensities."""
+    model_log_likelihood: float
+    """Held-out, of the best model fitted to the log: right propensities are not beaten by it."""
+    suspicious_actions: tuple[tuple[Any, float], ...]
+    """Actions logged far more or less often than their propensities say: id and z-score, worst first."""
+    deciles: tuple[tuple[float, float], ...]
+    """By decile of the fitted β̂: mean fitted probability and mean recorded propensity of the logged actions."""
+    consistent: bool
+    advice: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def audit(log: LoggedData, *, seed: int = 0) -> Audit:
+    """Test recorded propensities: do weights average to one, for every action, and does a model foretell more?"""
+    if log.logging_prob is None:
+        raise ParameterError("There is nothing to audit: this log records no propensities. Name their column first.")
+    recorded = log.logging_prob
+    weight = 1 / (log.n_actions * recorded)
+    cluster = tensor(log.cluster_index).long().numpy()
+    mean, error = _clustered_mean(weight, cluster)
+    scores = _action_scores(log, recorded)
+    worst = np.argsort(-np.abs(scores), kind="stable")[:10]
+    limit = float(norm.isf(0.005 / log.n_actions))
+    flagged = [int(a) for a in worst if abs(scores[a]) > limit]
+    ids = log.actions.vocabulary.decode(flagged) if flagged else []
+    fitted = fit_logging_policy(log, "auto", seed=seed)
+    own = logged_log_prob(fitted.whole.policy, log).exp().numpy()
+    beaten = fitted.quality.log_likelihood > float(np.log(recorded).mean()) + 0.02 * abs(float(np.log(recorded).mean()))
+    consistent = abs(mean - 1) <= 4 * error + 0.01 and not flagged and not beaten
+    advice = (
+        "The recorded propensities agree with the log: use them (model='recorded')."
+        if consistent
+        else "The recorded propensities do not fit this log: estimate them instead, or find out what they describe."
+    )
+    return Audit(
+        mean_weight=mean,
+        mean_weight_error=error,
+        log_likelihood=float(np.log(recorded).mean()),
+        model_log_likelihood=fitted.quality.log_likelihood,
+        suspicious_actions=tuple((i, float(scores[a])) for i, a in zip(ids, flagged, strict=True)),
+        deciles=_deciles(own, recorded),
+        consistent=consistent,
+        advice=advice,
+    )
+
+
+def _clustered_mean(values: npt.NDArray[np.float64], cluster: npt.NDArray[np.int64]) -> tuple[float, float]:
+    mean = float(values.mean())
+    residual = np.bincount(cluster, values - mean)
+    return mean, float(np.sqrt(np.square(residual).sum())) / len(values)
+
+
+def _action_scores(log: LoggedData, recorded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """z-score of Σ 1{a_n = a}/p_n, whose expectation is the number of rows, for each action."""
+    total = np.bincount(log.action, 1 / recorded, log.n_actions)
+    spread_of = np.sqrt(np.bincount(log.action, (1 - recorded) / recorded**2, log.n_actions))
+    expected = float(log.n_rows)
+    # An action never logged has no variance of its own; with p unknown its absence cannot be judged.
+    return np.asarray(np.divide(total - expected, spread_of, out=np.zeros(log.n_actions), where=spread_of > 0))
+
+
+def _deciles(fitted: npt.NDArray[np.float64], recorded: npt.NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+    order = np.argsort(fitted, kind="stable")
+    return tuple((float(fitted[p].mean()), float(recorded[p].mean())) for p in np.array_split(order, 10) if len(p))
