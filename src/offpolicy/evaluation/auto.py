@@ -4,7 +4,8 @@ Neither weights alone nor a reward model is right everywhere when propensities a
 weights or leaving them be. So the value is looked at in four ways: self-normalised weights, shrunk or not, with or
 without a reward model. The interval is centred between the two shrunk views and has two parts:
 
-- *sampling*: the larger of their clustered standard errors, times the normal quantile;
+- *sampling*: the largest clustered standard error of the views, times the normal quantile (that of the bare weights
+  counts up to twice that of the shrunk ones: what shrinking gains in variance it may lose in bias);
 - *propensity*: half the range of all four views (what is left when weights and rewards are modelled differently); the
   first-order effect of log β̂'s standard deviation U, errors common to an action's rows, added in quadrature; and where
   the weights average to less than 1, the share of the policy's choices that is missing times half the rewards'
@@ -78,7 +79,8 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     if refusal:
         interval = TwoPartInterval(0.0, 1.0, level, 1.0, 0.0, vacuous=True, note=refusal)
         return AutoEstimate(value, interval, chosen.lam, views, 0.0)
-    error = max(view.jackknife_error for view in shrunk)
+    largest = max(view.jackknife_error for view in shrunk)
+    error = min(max(view.jackknife_error for view in views), 2 * largest)
     propensity = max(_propensity_error(rows, name, chosen.lam) for name in SHRUNK[: len(shrunk)])
     distance = max(view.value for view in views) - min(view.value for view in views)
     quantile = float(norm.ppf(0.5 + level / 2))
@@ -87,7 +89,7 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     low, high = max(centre - half, 0.0), min(centre + half, 1.0)
     sampling = quantile * error
     interval = TwoPartInterval(low, high, level, sampling, half - sampling, vacuous=low <= 0.0 and high >= 1.0)
-    return AutoEstimate(value, interval, chosen.lam, views, distance / error)
+    return AutoEstimate(value, interval, chosen.lam, views, distance / largest)
 
 
 def _missing_mass(rows: PolicyRows) -> float:
