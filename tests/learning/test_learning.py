@@ -179,7 +179,7 @@ def candidate_lists() -> CandidateLists:
     action = np.tile(np.arange(10), 50)
     offsets = np.arange(51) * 10
     label = (rewards > rewards.median(1, keepdim=True).values).flatten().numpy()
-    return CandidateLists(TEST, np.arange(50), offsets, action, label)
+    return CandidateLists(TEST, np.arange(50, dtype=np.int32), offsets, action.astype(np.int32), label)
 
 
 def test_stopping_on_rankings() -> None:
@@ -227,7 +227,7 @@ def test_alternation_refreshes_the_logging_policy() -> None:
 @pytest.mark.parametrize("name", ["coat", "kuairec"])
 def test_the_switches_of_the_released_code(name: str) -> None:
     config = LearnerConfig.official(name, epochs=3, batch_rows=128, **TOWERS)
-    switches = OFFICIAL[name].weight_switches()
+    switches: dict[str, Any] = OFFICIAL[name].weight_switches()
     learned = learn_policy(LOG, "uips_official", config=config, **switches)
     assert config.in_batch
     assert config.unit_gradients
