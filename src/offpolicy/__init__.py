@@ -7,21 +7,37 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offpolicy.artifacts import load_policy, save_policy
     from offpolicy.errors import LogError, OffPolicyError, ParameterError
     from offpolicy.estimators import ESTIMATORS, OFFICIAL, weight
+    from offpolicy.evaluation import evaluate
+    from offpolicy.evaluation.propensities import audit, propensity_ladder
+    from offpolicy.learning import LearnerConfig, learn_policy
     from offpolicy.log import LoggedData, from_obp, read_log, to_obp
+    from offpolicy.logging_policy import fit_logging_policy
+    from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
 
 __version__ = "0.1.0"
 
 _HOME = {
     "ESTIMATORS": "offpolicy.estimators",
     "OFFICIAL": "offpolicy.estimators",
+    "LearnerConfig": "offpolicy.learning",
     "LogError": "offpolicy.errors",
     "LoggedData": "offpolicy.log",
     "OffPolicyError": "offpolicy.errors",
     "ParameterError": "offpolicy.errors",
+    "audit": "offpolicy.evaluation.propensities",
+    "calibrate_gamma": "offpolicy.uncertainty",
+    "evaluate": "offpolicy.evaluation",
+    "fit_logging_policy": "offpolicy.logging_policy",
     "from_obp": "offpolicy.log",
+    "learn_policy": "offpolicy.learning",
+    "load_policy": "offpolicy.artifacts",
+    "propensity_ladder": "offpolicy.evaluation.propensities",
     "read_log": "offpolicy.log",
+    "row_uncertainty": "offpolicy.uncertainty",
+    "save_policy": "offpolicy.artifacts",
     "to_obp": "offpolicy.log",
     "weight": "offpolicy.estimators",
 }
@@ -29,12 +45,23 @@ _HOME = {
 __all__ = [
     "ESTIMATORS",
     "OFFICIAL",
+    "LearnerConfig",
     "LogError",
     "LoggedData",
     "OffPolicyError",
     "ParameterError",
+    "__version__",
+    "audit",
+    "calibrate_gamma",
+    "evaluate",
+    "fit_logging_policy",
     "from_obp",
+    "learn_policy",
+    "load_policy",
+    "propensity_ladder",
     "read_log",
+    "row_uncertainty",
+    "save_policy",
     "to_obp",
     "weight",
 ]
@@ -49,4 +76,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names."""
-    return sorted([*__all__, "__version__"])
+    return sorted(__all__)

@@ -36,10 +36,10 @@ def test_start_up_stays_a_small_multiple_of_bare_python() -> None:
 def test_public_names_are_complete_and_load() -> None:
     import offpolicy
 
-    assert set(offpolicy.__all__) == set(offpolicy._HOME)
+    assert set(offpolicy.__all__) == {*offpolicy._HOME, "__version__"}
     for name in offpolicy.__all__:
         assert getattr(offpolicy, name) is not None
-    assert set(offpolicy.__all__) < set(dir(offpolicy))
+    assert set(offpolicy.__all__) == set(dir(offpolicy))
     with pytest.raises(AttributeError, match="nonsense"):
         _ = offpolicy.nonsense
 
