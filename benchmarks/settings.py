@@ -86,7 +86,9 @@ class World:
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The target, softmax(5q)."""
-        return (5 * self.rewards_of(tensor(contexts["x"].values).double())).log_softmax(1)  # type: ignore[union-attr]
+        column = contexts["x"]
+        assert isinstance(column, EmbeddingColumn)
+        return (5 * self.rewards_of(tensor(column.values).double())).log_softmax(1)
 
     def contexts(self, n: int, random: torch.Generator) -> Tensor:
         return torch.randn(n, self.setting.dimensions, generator=random)
