@@ -78,7 +78,8 @@ class World:
 
     def logging(self, x: Tensor) -> Tensor:
         """log β*(·|x)."""
-        return (self._features(x) @ self._shown.T + self._popularity).log_softmax(1)
+        scores: Tensor = self._features(x) @ self._shown.T + self._popularity
+        return scores.log_softmax(1)
 
     def rewards_of(self, x: Tensor) -> Tensor:
         """q(x, ·)."""
