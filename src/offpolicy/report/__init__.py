@@ -1,0 +1,1 @@
+"""Charts and pages from plain numbers; nothing here loads torch."""
