@@ -12,6 +12,7 @@ from torch import nn
 from offpolicy.artifacts import ArtifactError, load_policy, save_policy
 from offpolicy.artifacts.folder import FILES
 from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.learning import LearnerConfig, learn_policy
 from offpolicy.log import LoggedData, Vocabulary
 from offpolicy.models.scorers import linear_scorer, logging_two_tower, two_tower_scorer
 from offpolicy.policies import Policy, RowPolicy, ScorerPolicy, UniformPolicy
@@ -222,6 +223,15 @@ def test_a_policy_moved_away_by_a_killed_writer_is_found(tmp_path: Path) -> None
     folder = save_policy(a_linear(log), log, tmp_path / "policy")
     folder.rename(tmp_path / "policy.old-0a1b2c3d")
     assert load_policy(folder).n_actions == 23
+
+
+def test_a_learned_policy_can_be_saved_as_it_is(tmp_path: Path) -> None:
+    log = LoggedData.from_arrays({"x": np.arange(40.0) % 7}, np.arange(40) % 3, np.arange(40) % 2, actions=3)
+    learned = learn_policy(log, "ce", config=LearnerConfig(epochs=2))
+    for name, policy in (("whole", learned), ("scorer", learned.scorer)):
+        saved = load_policy(save_policy(policy, log, tmp_path / name, metadata={"config": learned.config}))
+        assert torch.equal(saved.log_probs(log.contexts), learned.log_probs(log.contexts))
+        assert saved.metadata.config["epochs"] == 2
 
 
 def test_the_error_is_of_the_family() -> None:

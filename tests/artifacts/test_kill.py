@@ -85,7 +85,7 @@ def test_kill_while_saving(tmp_path: Path) -> None:
 
 
 def test_kill_while_recommending(tmp_path: Path) -> None:
-    check_serving(tmp_path, 2, seed=0)
+    check_serving(tmp_path, 1, seed=0)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -33,8 +33,17 @@ WEIGHTS, DOCUMENT, CHECKSUMS = "policy.safetensors", "policy.json", "checksums.j
 FILES = (WEIGHTS, DOCUMENT, CHECKSUMS)
 
 
+class HasPolicy(Protocol):
+    """Something that carries the softmax policy of a scorer, as learned and loaded policies do."""
+
+    @property
+    def policy(self) -> ScorerPolicy:
+        """The policy."""
+        ...
+
+
 def save_policy(
-    policy: Scorer | ScorerPolicy | SavedPolicy,
+    policy: Scorer | ScorerPolicy | HasPolicy,
     log: LoggedData,
     path: str | Path,
     *,
@@ -42,10 +51,11 @@ def save_policy(
 ) -> Path:
     """Save a policy and all that is needed to use it; the folder appears whole or not at all.
 
-    `policy` is a scorer, or the softmax policy of one, and `log` the log it was learned from, which tells the actions
-    with their ids and features and the range of rewards. `metadata` is kept beside it; the names method, hyper,
-    config, metrics and seed have a meaning to reports. A policy that was saved at `path` before is replaced when the
-    new one is complete; a folder that holds anything else is left alone. Nothing is published that cannot be loaded.
+    `policy` is a scorer, the softmax policy of one, or what `learn_policy` or `load_policy` returned, and `log` the log
+    it was learned from, which tells the actions with their ids and features and the range of rewards. `metadata` is
+    kept beside it; the names method, hyper, config, metrics and seed have a meaning to reports. A policy that was
+    saved at `path` before is replaced when the new one is complete; a folder that holds anything else is left alone.
+    Nothing is published that cannot be loaded.
     """
     scorer, excluded = _parts(policy)
     target = Path(path).expanduser()
@@ -132,8 +142,7 @@ def _check_free(target: Path) -> None:
 
 def _parts(policy: Any) -> tuple[Scorer, list[int]]:
     """The scorer of a policy and the codes of the actions that the policy excludes."""
-    if isinstance(policy, SavedPolicy):
-        policy = policy.policy
+    policy = policy.policy if isinstance(getattr(policy, "policy", None), ScorerPolicy) else policy
     if isinstance(policy, Scorer):
         return policy, []
     if not isinstance(policy, ScorerPolicy):
