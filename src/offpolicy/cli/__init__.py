@@ -1,12 +1,13 @@
 """The command line: one file a command, argument parsing and printing only."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from offpolicy import __version__
-from offpolicy.cli import demo
+from offpolicy.cli import demo, evaluate, export, inspect, learn, recommend, report, tune
 from offpolicy.errors import OffPolicyError
 
 app = typer.Typer(
@@ -16,6 +17,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("inspect")(inspect.inspect)
+app.command("learn")(learn.learn)
+app.command("evaluate")(evaluate.evaluate)
+app.command("tune")(tune.tune)
+app.command("recommend")(recommend.recommend)
+app.command("report")(report.report)
+app.command("export")(export.export)
 app.command("demo")(demo.demo)
 
 
@@ -35,12 +43,36 @@ def options(
     """Options of every command."""
 
 
-def main() -> None:
-    """Run the command line; what the user can mend is one paragraph on stderr and exit code 1."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; what the user can mend is one paragraph on stderr and exit code 1.
+
+    `--debug` may stand anywhere and shows the traceback instead.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
     try:
-        app()
-    except OffPolicyError as error:
-        if "--debug" in sys.argv:
+        code = app([word for word in given if word != "--debug"], standalone_mode=False)
+    except Exception as error:
+        message = _paragraph(error)
+        if debug or message is None:
             raise
-        typer.echo(f"offpolicy: {error}", err=True)
-        sys.exit(1)
+        typer.echo(message, err=True)
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _paragraph(error: Exception) -> str | None:
+    """What to tell the user about an error that is theirs to mend; None for any other."""
+    if isinstance(error, OffPolicyError):
+        return f"offpolicy: {error}"
+    if type(error).__name__ == "Abort":
+        return "offpolicy: stopped."
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error)
+    if hasattr(error, "format_message"):  # a wrong command, option or value
+        return f"offpolicy: {error.format_message()} See offpolicy --help."
+    if isinstance(error, OSError):
+        return f"offpolicy: {error}. Check the path, your permission and the space on the disk."
+    if isinstance(error, RuntimeError) and "home directory" in str(error):
+        return f"offpolicy: {error} Write the path without ~."
+    return None

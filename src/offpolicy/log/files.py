@@ -13,8 +13,9 @@ import polars as pl
 
 from offpolicy.errors import LogError
 from offpolicy.log.origin import Part, shown
+from offpolicy.log.vowpal import vowpal_format, vowpal_frame
 
-Format: TypeAlias = Literal["parquet", "csv", "ndjson"]
+Format: TypeAlias = Literal["parquet", "csv", "ndjson", "dsjson", "cb"]
 
 SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
@@ -54,7 +55,7 @@ def format_of(path: Path) -> Format:
     by_name = SUFFIXES.get(suffixes[-1].lower()) if suffixes else None
     try:
         with path.open("rb") as file:
-            head = file.read(64)
+            head = file.read(4096)
             size = file.seek(0, 2)
             file.seek(max(0, size - len(MAGIC)))
             tail = file.read()
@@ -63,10 +64,13 @@ def format_of(path: Path) -> Format:
         raise LogError(f"{path} cannot be opened: {reason}. Check the path and your permission to read it.") from None
     if path.suffix == ".gz" and by_name is not None:
         return by_name
+    vowpal = None if by_name in ("parquet", "csv") else vowpal_format(path, head)
+    if vowpal is not None:
+        return vowpal
     if by_name == "parquet" or (by_name is None and head.startswith(MAGIC)):
         _check_parquet(path, head, tail)
         return "parquet"
-    if b"\0" in head:
+    if b"\0" in head[:64]:
         raise LogError(f"{path} is binary but not Parquet: it begins with {head[:12]!r}. Give Parquet, CSV or NDJSON.")
     return by_name or ("ndjson" if head.lstrip().startswith(b"{") else "csv")
 
@@ -84,6 +88,8 @@ def column_names(path: Path, form: Format) -> list[str]:
     """The columns of a file, in order."""
     if form == "parquet":
         return list(_guarded(path, form, lambda: pl.read_parquet_schema(path)))
+    if form in ("dsjson", "cb"):
+        return vowpal_frame(path, form).columns
     if form == "ndjson":
         scan = _guarded(path, form, lambda: pl.scan_ndjson(path, infer_schema_length=None).collect_schema())
         return list(scan)
@@ -105,6 +111,8 @@ def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.D
         frame = _guarded(
             path, form, lambda: pl.read_parquet(path, columns=list(columns), glob=False, hive_partitioning=False)
         )
+    elif form in ("dsjson", "cb"):
+        frame = vowpal_frame(path, form)
     elif form == "ndjson":
         scan = pl.scan_ndjson(path, infer_schema_length=None)
         frame = _guarded(path, form, lambda: scan.select(columns).collect())
@@ -150,7 +158,8 @@ def _guarded(path: Path, form: Format, read: Any) -> Any:
 def _diagnosis(path: Path, form: Format) -> str | None:
     """The first broken line of a text file, found by a slower reader."""
     try:
-        return {"csv": _overlong_row, "ndjson": _odd_json}[form](path) if form != "parquet" else None
+        slower = {"csv": _overlong_row, "ndjson": _odd_json}.get(form)
+        return None if slower is None else slower(path)
     except READ_ERRORS:
         return None  # the slower reader cannot read it either
 

@@ -1,0 +1,106 @@
+"""`offpolicy evaluate`: what policies are worth on a log, with intervals and a verdict."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offpolicy.cli.options import (
+    ActionColumn,
+    Actions,
+    AsJson,
+    ClusterColumn,
+    Config,
+    ContextColumns,
+    Invocation,
+    Kinds,
+    Ladder,
+    Level,
+    Log,
+    LoggingModel,
+    PropensityColumn,
+    RewardColumn,
+    RewardRange,
+    Seed,
+    Strict,
+    TimestampColumn,
+    log_spec,
+)
+from offpolicy.errors import ParameterError
+
+
+def evaluate(
+    ctx: typer.Context,
+    log: Log,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            metavar="[NAME=]WHAT",
+            help="Folder of a saved policy or of a run, a column with π(a|x) of the logged action, or uniform; "
+            "repeatable.",
+        ),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option("--compare", metavar="[NAME=]WHAT", help="A policy to compare the others with; as --policy."),
+    ] = None,
+    context: ContextColumns = None,
+    action: ActionColumn = None,
+    reward: RewardColumn = None,
+    propensity: PropensityColumn = None,
+    cluster: ClusterColumn = None,
+    timestamp: TimestampColumn = None,
+    kind: Kinds = None,
+    reward_range: RewardRange = None,
+    actions: Actions = None,
+    logging_model: LoggingModel = None,
+    level: Level = 0.95,
+    ladder: Ladder = True,
+    out: Annotated[str | None, typer.Option("--out", help="Folder for results.json.")] = None,
+    seed: Seed = 0,
+    config: Config = None,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate what policies would have earned, against the logging policy.
+
+    The columns of a saved policy need not be named again. A policy that was learned from this very log is evaluated on
+    the rows it was not learned from.
+    """
+    from offpolicy.cli.printing import lines, print_json, show_evaluation
+    from offpolicy.experiments.runs import run_evaluate
+
+    named = named_policies(policy or ())
+    if not named:
+        raise ParameterError("Name at least one policy with --policy: a folder, a column of the log, or uniform.")
+    others = named_policies(compare or ())
+    twice = next((name for name in others if name in named), None)
+    if twice is not None:
+        raise ParameterError(f"--policy and --compare both name {twice!r}. Give one of them another name.")
+    options = Invocation.of(ctx).options(seed, level, logging_model, ladder)
+    run = run_evaluate(log_spec(ctx), named, options, compare_with=others, out=out)
+    if as_json:
+        print_json(run.results)
+    else:
+        lines("Noted", run.notes)
+        show_evaluation(run.results["evaluation"])
+        lines("Written", run.files.values())
+    if strict and run.refused:
+        raise typer.Exit(2)
+
+
+def named_policies(given: Iterable[str]) -> dict[str, str]:
+    """[NAME=]WHAT as names and what they name; a folder is called by its name, that of a run by the run's."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, what = one.partition("=")
+        if not equals or not name or Path(one).is_dir():
+            name, what = Path(one).name or one, one
+        if name in found:
+            raise ParameterError(f"Two policies are called {name!r}. Name them, as in --policy first={what}.")
+        if not what:
+            raise ParameterError(f"--policy and --compare take [NAME=]WHAT, but one is {one!r}.")
+        found[name] = what
+    return found

@@ -1,0 +1,73 @@
+"""`offpolicy inspect`: what a log holds, what was inferred, and whether it can teach anything."""
+
+from typing import Any
+
+import typer
+
+from offpolicy.cli.options import (
+    ActionColumn,
+    Actions,
+    AsJson,
+    ClusterColumn,
+    Config,
+    ContextColumns,
+    Kinds,
+    Log,
+    PropensityColumn,
+    RewardColumn,
+    RewardRange,
+    Seed,
+    TimestampColumn,
+    log_spec,
+)
+
+
+def inspect(
+    ctx: typer.Context,
+    log: Log,
+    context: ContextColumns = None,
+    action: ActionColumn = None,
+    reward: RewardColumn = None,
+    propensity: PropensityColumn = None,
+    cluster: ClusterColumn = None,
+    timestamp: TimestampColumn = None,
+    kind: Kinds = None,
+    reward_range: RewardRange = None,
+    actions: Actions = None,
+    seed: Seed = 0,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a log holds and whether it can answer questions at all.
+
+    Columns that are not named get their roles from their names: action, item_id, arm, ...; reward, click, ...;
+    propensity, pscore, ...; timestamp; every other column is context.
+    """
+    from offpolicy.experiments.inspection import run_inspect
+
+    found = run_inspect(log_spec(ctx), seed)
+    if as_json:
+        from offpolicy.cli.printing import print_json
+
+        print_json(found)
+    else:
+        _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from offpolicy.cli.printing import facts, lines, table
+
+    log, about, model = found["log"], found["facts"], found["logging_model"]
+    facts(f"The log {log['source']}", {name: log[name] for name in log if name not in ("columns", "source")})
+    table("Columns", ("column", "role or kind"), list(log["columns"].items()))
+    lines("Inferred", found["inferred"])
+    facts("Before any policy", about)
+    names = ("model", "log_likelihood", "popularity_log_likelihood", "uniform_log_likelihood", "calibration_error")
+    facts(
+        f"A quick model of the logging policy ({found['quick_rows']:,} rows)",
+        {name: model[name] for name in (*names, "mean_weight", "mean_weight_error", "certain_rows")},
+    )
+    if found["audit"] is not None:
+        hidden = ("deciles", "advice")
+        facts("Recorded propensities", {k: v for k, v in found["audit"].items() if k not in hidden})
+    lines("What to make of it", found["advice"])

@@ -1,0 +1,214 @@
+"""Options that several commands share, and configuration files that hold any of them."""
+
+import json
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offpolicy.errors import ParameterError
+
+if TYPE_CHECKING:
+    from offpolicy.experiments.roles import LogSpec
+    from offpolicy.experiments.runs import RunOptions
+
+NOT_IN_FILES = ("config", "help")
+SINGLE = ("action", "reward", "propensity", "cluster", "timestamp", "actions")
+
+
+def _load_config(context: typer.Context, path: str | None) -> str | None:
+    if path is not None:
+        context.default_map = config_values(Path(path), context.command.params, context.command.name or "the command")
+    return path
+
+
+Log = Annotated[
+    str,
+    typer.Argument(
+        help="Log file or glob: Parquet, CSV, NDJSON, or Vowpal Wabbit's DSJSON or cb text.", show_default=False
+    ),
+]
+ContextColumns = Annotated[
+    list[str] | None,
+    typer.Option("--context", help="A context column; repeat it for more. Without any, all columns without a role."),
+]
+ActionColumn = Annotated[str | None, typer.Option("--action", help="The column with the action that was taken.")]
+RewardColumn = Annotated[str | None, typer.Option("--reward", help="The column with the reward that followed.")]
+PropensityColumn = Annotated[
+    str | None, typer.Option("--propensity", help="The column with recorded probabilities of the logged actions.")
+]
+ClusterColumn = Annotated[
+    str | None, typer.Option("--cluster", help="The column of the unit of independence, such as the user.")
+]
+TimestampColumn = Annotated[str | None, typer.Option("--timestamp", help="The column with the instant of each row.")]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind", metavar="COLUMN=KIND", help="Kind of a column: numeric, categorical, embedding or bag; repeatable."
+    ),
+]
+RewardRange = Annotated[
+    str | None, typer.Option("--reward-range", metavar="LOW,HIGH", help="Range of the rewards, if it is not 0,1.")
+]
+Actions = Annotated[
+    str | None, typer.Option("--actions", help="File with all actions (column as in the log) and their features.")
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config", callback=_load_config, is_eager=True, help="TOML file with any of these options; flags win."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 2 if the log cannot answer.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Fixes everything random.")]
+Level = Annotated[float, typer.Option("--level", help="Confidence level of the intervals.")]
+LoggingModel = Annotated[
+    str | None,
+    typer.Option(
+        "--logging-model",
+        help="Model of the logging policy: auto, recorded, uniform, popularity, counts, linear, quadratic or "
+        "two_tower. Default: recorded if --propensity is given, else auto.",
+        show_default=False,
+    ),
+]
+Ladder = Annotated[bool, typer.Option("--ladder/--no-ladder", help="Also answer under simpler and richer models.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A hyper-parameter of the method or a setting of learning; repeatable."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The options of this call, for the record."""
+
+    command: str
+    config: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, context: typer.Context) -> "Invocation":
+        """What was typed and what came of it."""
+        typed = [word for word in sys.argv[1:] if word != "--debug"]
+        hidden = ("config", "as_json", "strict")
+        values = {name: value for name, value in context.params.items() if name not in hidden and value is not None}
+        return cls(shlex.join(["offpolicy", *typed]), values)
+
+    def options(self, seed: int, level: float, logging_model: str | None, ladder: bool) -> "RunOptions":
+        """As the runs take them."""
+        from offpolicy.experiments.runs import RunOptions
+
+        return RunOptions(seed, level, logging_model, ladder, self.command, self.config)
+
+
+def log_spec(context: typer.Context) -> "LogSpec":
+    """The log and its columns as the options of a command say."""
+    from offpolicy.experiments.roles import LogSpec
+
+    given = context.params
+    single: dict[str, Any] = {name: given.get(name) for name in SINGLE}
+    return LogSpec(
+        source=given["log"],
+        context=tuple(given.get("context") or ()),
+        kinds=pairs("kind", given.get("kind") or ()),
+        reward_range=reward_range(given.get("reward_range")),
+        **single,
+    )
+
+
+def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE options as a mapping."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.rpartition("=") if option == "kind" else one.partition("=")
+        if not equals or not name:
+            raise ParameterError(f"--{option} takes NAME=VALUE, but it is {one!r}.")
+        if name in found:
+            raise ParameterError(f"--{option} gives {name!r} twice. Give it once.")
+        found[name] = value
+    return found
+
+
+def settings(given: Iterable[str]) -> dict[str, Any]:
+    """NAME=VALUE options whose values are numbers, true, false, null or text."""
+    return {name: _value(text) for name, text in pairs("set", given).items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def reward_range(text: str | None) -> tuple[float, float] | None:
+    """LOW,HIGH as two numbers."""
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ParameterError(f"--reward-range takes two numbers, LOW,HIGH, but it is {text!r}.") from None
+    return low, high
+
+
+def config_values(path: Path, parameters: Iterable[Any], command: str) -> dict[str, Any]:
+    """The options in a TOML file by the name of their parameter; a key that names none is an error."""
+    try:
+        document = tomllib.loads(path.expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ParameterError(f"--config: {path} cannot be read: {reason}. Check the path.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ParameterError(f"--config: {path} is not valid TOML: {error}. Mend the file.") from None
+    known = {_key(parameter): parameter for parameter in parameters if parameter.name not in NOT_IN_FILES}
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        parameter = known.get(key.replace("-", "_"))
+        if parameter is None:
+            raise ParameterError(
+                f"--config: {path} sets {key!r}, which is no option of {command}. Its options are: {', '.join(known)}."
+            )
+        if parameter.name in found:
+            raise ParameterError(f"--config: {path} sets {key!r} twice, with a dash and with an underscore.")
+        found[parameter.name] = _checked(path, key, value, parameter)
+    return found
+
+
+def _key(parameter: Any) -> str:
+    long = [name for name in parameter.opts if name.startswith("--")]
+    return (long[0] if long else str(parameter.name)).lstrip("-").replace("-", "_").lower()
+
+
+def _checked(path: Path, key: str, value: Any, parameter: Any) -> Any:
+    """A value of the file as the command line would have given it."""
+    if getattr(parameter, "multiple", False):
+        if isinstance(value, dict):
+            return [f"{name}={_word(path, key, one)}" for name, one in value.items()]
+        items = value if isinstance(value, list) else [value]
+        return [_word(path, key, one) for one in items]
+    if getattr(parameter, "is_flag", False):
+        if not isinstance(value, bool):
+            raise ParameterError(f"--config: {path} must set {key!r} to true or false, but it is {value!r}.")
+        return value
+    if parameter.name == "reward_range" and isinstance(value, list):
+        return ",".join(_word(path, key, one) for one in value)
+    if isinstance(value, bool):
+        raise ParameterError(f"--config: {path} sets {key!r} to {str(value).lower()}, but it is not a switch.")
+    return _word(path, key, value)
+
+
+def _word(path: Path, key: str, value: Any) -> str:
+    if not isinstance(value, str | int | float):
+        raise ParameterError(f"--config: {path} must set {key!r} to text or a number, but it holds {value!r}.")
+    text = value if isinstance(value, str) else json.dumps(value)
+    if "\0" in text:
+        raise ParameterError(f"--config: {path} sets {key!r} to text with a NUL character. Take it out.")
+    return text

@@ -1,0 +1,94 @@
+"""What commands print: plain facts, tables, an evaluation; user's text is never read as markup."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run an experiment": "bold red"}
+
+
+def print_json(found: Mapping[str, Any]) -> None:
+    """One object on standard output."""
+    sys.stdout.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def facts(title: str, found: Mapping[str, Any]) -> None:
+    """Names and values, one a line."""
+    console = _console()
+    console.print(f"\n{title}", style="bold", markup=False, highlight=False)
+    for name, value in found.items():
+        console.print(f"  {name.replace('_', ' ')}: {_shown(value)}", markup=False, highlight=False)
+
+
+def lines(title: str, found: Iterable[str]) -> None:
+    """A list of sentences; nothing where there is none."""
+    said = list(found)
+    if not said:
+        return
+    console = _console()
+    console.print(f"\n{title}", style="bold", markup=False, highlight=False)
+    for one in said:
+        console.print(f"  {one}", markup=False, highlight=False)
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table; numbers to four significant digits."""
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(title=Text(title), title_justify="left")
+    for name in head:
+        drawn.add_column(Text(name))
+    for row in rows:
+        drawn.add_row(*(Text(_shown(cell)) for cell in row))
+    console = _console()
+    console.print()
+    console.print(drawn)
+
+
+def show_evaluation(found: Mapping[str, Any]) -> None:
+    """Values with intervals, comparisons, and a verdict for each policy."""
+    level, logging = found["level"], found["logging"]
+    rows = [("logging policy", logging["value"], logging["interval"]["low"], logging["interval"]["high"], "", "")]
+    for name, one in found["policies"].items():
+        interval = one["interval"]
+        parts = (interval["sampling"], interval["propensity"])
+        rows.append((name, one["value"], interval["low"], interval["high"], *parts))
+    head = ("policy", "value", "low", "high", "± sampling", "± propensity")
+    table(f"Values with {level:.0%} intervals (propensities: {logging['model']})", head, rows)
+    compared = [
+        (c["candidate"], c["reference"], c["difference"], c["low"], c["high"], c["probability_of_improvement"])
+        for c in found["comparisons"]
+    ]
+    table("Differences", ("policy", "against", "difference", "low", "high", "P(better)"), compared)
+    console = _console()
+    for name, one in found["policies"].items():
+        verdict = one["preflight"]["verdict"]
+        console.print(f"\n{name}: ", end="", markup=False, highlight=False)
+        console.print(verdict["answer"], style=ANSWERS.get(verdict["answer"], "bold"), markup=False, highlight=False)
+        for reason in verdict["reasons"]:
+            console.print(f"  {reason}", markup=False, highlight=False)
+        console.print(f"  {verdict['advice']}", markup=False, highlight=False)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(soft_wrap=not sys.stdout.isatty())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(_shown(inner) for inner in value) or "none"
+    return str(value)

@@ -1,0 +1,36 @@
+"""`offpolicy report`: one HTML page about a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offpolicy.cli.options import AsJson, Config
+from offpolicy.errors import OffPolicyError
+
+
+def report(
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder with the results.json of a run.", show_default=False)
+    ],
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write DIR/report.html, a page that opens offline, from DIR/results.json.
+
+    Runs are made by `offpolicy learn --out DIR` and `offpolicy evaluate --out DIR`.
+    """
+    from offpolicy.cli.printing import facts, print_json
+    from offpolicy.report.html import write_report
+
+    folder = Path(directory).expanduser()
+    results = folder / "results.json"
+    if not results.is_file():
+        raise OffPolicyError(f"{results} does not exist. Make it with offpolicy learn or offpolicy evaluate --out DIR.")
+    page = folder / "report.html"
+    write_report(results, page)
+    found = {"report": str(page)}
+    if as_json:
+        print_json(found)
+    else:
+        facts("Written", found)

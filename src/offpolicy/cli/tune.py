@@ -1,0 +1,73 @@
+"""`offpolicy tune`: hyper-parameters of a method, judged on held-out contexts."""
+
+from typing import Annotated
+
+import typer
+
+from offpolicy.cli.learn import Epochs, Scorer, learning_settings
+from offpolicy.cli.options import (
+    ActionColumn,
+    Actions,
+    AsJson,
+    ClusterColumn,
+    Config,
+    ContextColumns,
+    Invocation,
+    Kinds,
+    Log,
+    LoggingModel,
+    PropensityColumn,
+    RewardColumn,
+    RewardRange,
+    Seed,
+    Settings,
+    TimestampColumn,
+    log_spec,
+)
+
+
+def tune(
+    ctx: typer.Context,
+    log: Log,
+    context: ContextColumns = None,
+    action: ActionColumn = None,
+    reward: RewardColumn = None,
+    propensity: PropensityColumn = None,
+    cluster: ClusterColumn = None,
+    timestamp: TimestampColumn = None,
+    kind: Kinds = None,
+    reward_range: RewardRange = None,
+    actions: Actions = None,
+    method: Annotated[str, typer.Option("--method", help="The method whose hyper-parameters to search.")] = "uips",
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Settings to try.")] = 20,
+    space: Annotated[str, typer.Option("--space", help="Where to look: effective or paper.")] = "effective",
+    scorer: Scorer = None,
+    epochs: Epochs = None,
+    set_: Settings = None,
+    logging_model: LoggingModel = None,
+    out: Annotated[str | None, typer.Option("--out", help="Folder in which finished trials are kept.")] = None,
+    seed: Seed = 0,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search the hyper-parameters and the learning rate of a method.
+
+    Every trial learns on one part of the log and is judged on the other. With --out a search that was killed goes on
+    where it stood. The settings found are ready for `offpolicy learn --set NAME=VALUE`. Needs the extra `tuning`.
+    """
+    from offpolicy.cli.printing import lines, print_json, table
+    from offpolicy.experiments.results_file import plain
+    from offpolicy.experiments.runs import run_tune
+
+    options = Invocation.of(ctx).options(seed, 0.95, logging_model, False)
+    changes = learning_settings(scorer, epochs, set_)
+    found, notes = run_tune(log_spec(ctx), method, options, trials=trials, space=space, settings=changes, out=out)
+    if as_json:
+        print_json(plain(found))
+        return
+    lines("Noted", notes)
+    names = list(dict.fromkeys(name for trial in found["trials"] for name in trial))
+    shown = found["trials"][:10]
+    table(f"Best of {len(found['trials'])} trials", names, [[trial.get(name) for name in names] for trial in shown])
+    flags = " ".join(f"--set {name}={value}" for name, value in found["settings"].items())
+    lines("Learn with", [f"offpolicy learn ... --method {found['method']} {flags}"])
