@@ -8,8 +8,11 @@ without a reward model. The interval is centred between the two shrunk views and
   counts up to twice that of the shrunk ones: what shrinking gains in variance it may lose in bias);
 - *propensity*: half the range of all four views (what is left when weights and rewards are modelled differently); the
   first-order effect of log β̂'s standard deviation U, errors common to an action's rows, added in quadrature; and where
-  the weights average to less than 1, the share of the policy's choices that is missing times half the rewards'
-  standard deviation, because what those choices earn was hardly seen.
+  the weights do not average to 1, the share that is missing or too much, times a third of the rewards' standard
+  deviation, because that share of the policy's choices is weighed wrongly.
+
+The cap of two standard errors and the third of a standard deviation were set on the simulated settings of
+benchmarks/coverage.py; they are rules of experience, not theorems.
 """
 
 import math
@@ -84,7 +87,7 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     propensity = max(_propensity_error(rows, name, chosen.lam) for name in SHRUNK[: len(shrunk)])
     distance = max(view.value for view in views) - min(view.value for view in views)
     quantile = float(norm.ppf(0.5 + level / 2))
-    half = quantile * (error**2 + propensity**2) ** 0.5 + distance / 2 + _missing_mass(rows)
+    half = quantile * (error**2 + propensity**2) ** 0.5 + distance / 2 + _misweighted(rows)
     centre = sum(view.value for view in shrunk) / len(shrunk)
     low, high = max(centre - half, 0.0), min(centre + half, 1.0)
     sampling = quantile * error
@@ -92,10 +95,10 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     return AutoEstimate(value, interval, chosen.lam, views, distance / largest)
 
 
-def _missing_mass(rows: PolicyRows) -> float:
-    """What choices of the policy that the weights do not account for may be worth, on either side."""
-    missing = max(0.0, 1 - float(rows.ratio.double().mean()))
-    return missing * float(rows.reward.double().std(correction=0)) / 2
+def _misweighted(rows: PolicyRows) -> float:
+    """What the share of the policy's choices that is weighed wrongly may be worth, on either side."""
+    share = abs(1 - float(rows.ratio.double().mean()))
+    return share * float(rows.reward.double().std(correction=0)) / 3
 
 
 def _propensity_error(rows: PolicyRows, name: str, lam: float) -> float:
