@@ -131,7 +131,7 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rows = {
             name: {
                 "coverage": float(np.mean([_covers(run, name) for run in judged])),
-                "width_ratio": float(np.mean([_width(run, name) for run in judged]) / reference),
+                "width_ratio": _ratio(float(np.mean([_width(run, name) for run in judged])), float(reference)),
                 "rmse": float(np.sqrt(np.mean([(run["intervals"][name][2] - run["truth"]) ** 2 for run in judged]))),
             }
             for name in mine[0]["intervals"]
@@ -146,6 +146,11 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return table
+
+
+def _ratio(width: float, reference: float) -> float | None:
+    """Relative width; None where either interval is unbounded in some run."""
+    return width / reference if np.isfinite(width) and np.isfinite(reference) else None
 
 
 def _covers(run: dict[str, Any], name: str) -> bool:
@@ -163,12 +168,16 @@ def markdown(table: list[dict[str, Any]]) -> str:
     names = list(table[0]["methods"])
     lines = ["| setting | runs | answered | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 3)]
     for row in table:
-        cells = [f"{row['methods'][n]['coverage']:.2f} ({row['methods'][n]['width_ratio']:.2f})" for n in names]
+        cells = [f"{row['methods'][n]['coverage']:.2f} ({_shown(row['methods'][n]['width_ratio'])})" for n in names]
         verdict = "" if row["answerable"] else " **refused**"
         lines.append(
             f"| {row['setting']}{verdict} | {row['runs']} | {row['answered']:.0%} | " + " | ".join(cells) + " |"
         )
     return "\n".join(lines)
+
+
+def _shown(ratio: float | None) -> str:
+    return "∞" if ratio is None else f"{ratio:.2f}"
 
 
 def main() -> None:
@@ -186,7 +195,9 @@ def main() -> None:
     answerable = [row for row in table if row["answerable"]]
     figures = {
         "coverage.worst_answerable": min((row["methods"]["auto"]["coverage"] for row in answerable), default=0.0),
-        "coverage.worst_width_ratio": max((row["methods"]["auto"]["width_ratio"] for row in answerable), default=0.0),
+        "coverage.worst_width_ratio": max(
+            (row["methods"]["auto"]["width_ratio"] or 0.0 for row in answerable), default=0.0
+        ),
         "coverage.answerable_share": len(answerable) / len(table),
     }
     if options.json:
