@@ -1,0 +1,156 @@
+"""What a search may turn: read from the declared ranges of a method's hyper-parameters, never written twice.
+
+The n-th setting of a space is a fixed point of a low-discrepancy sequence: a study is the same whether or not it was
+interrupted, and every method tries the same learning rates.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from offpolicy.checks import PAPER_GRID, Range, check_choice
+from offpolicy.errors import ParameterError
+from offpolicy.estimators import HyperParameter
+from offpolicy.learning import Method, find_method
+from offpolicy.seeding import generator
+
+Preset = Literal["effective", "paper"]
+PRESETS: tuple[Preset, ...] = ("effective", "paper")
+Setting = float | int
+Space = tuple["Dial", ...]
+
+LEARNING_RATE = "learning_rate"
+LEARNING_RATES = (1e-3, 0.1)
+PAPER_LEARNING_RATES = (1e-5, 1e-4, 1e-3, 1e-2)
+
+FIXED = frozenset({"eta1", "eta2"})
+"""UIPS depends on λ and η1 through η1²/λ alone, so λ is turned; η2 = η1 = 1 is the theorem's own case."""
+UNBOUNDED = (0.1, 1000.0)
+"""Where to look for a positive number of which nothing but its sign is declared, and for every λ."""
+PER_CONTEXT = (1e-4, 10.0)
+"""Where to look for λ in weights that multiply it by the number of contexts."""
+DECADE = 10.0
+"""A range that spans this factor is searched on a log scale."""
+
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
+
+
+@dataclass(frozen=True)
+class Dial:
+    """One thing to turn: an interval on a plain or log scale, or a list of choices."""
+
+    name: str
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    integer: bool = False
+    choices: tuple[float, ...] = ()
+
+    def at(self, share: float) -> Setting:
+        """The value a share in [0, 1) of the way up."""
+        if self.choices:
+            return self.choices[int(share * len(self.choices))]
+        if self.log:
+            value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+        else:
+            value = self.low + share * (self.high - self.low)
+        if self.integer:
+            return int(min(max(round(value), self.low), self.high))
+        # Four figures say as much as sixteen, and can be typed.
+        return min(max(float(f"{value:.4g}"), self.low), self.high)
+
+    def as_json(self) -> dict[str, Any]:
+        """What identifies it in a stored study."""
+        return {"name": self.name, "low": self.low, "high": self.high, "log": self.log, "choices": list(self.choices)}
+
+
+def search_space(
+    method: str | Method,
+    preset: str = "effective",
+    *,
+    learning_rates: tuple[float, float] | None = None,
+    n_actions: int | None = None,
+) -> Space:
+    """The dials of a method, the learning rate first.
+
+    "effective" turns what has an effect: γ and η1²/λ (through λ) for the UIPS family, own parameters on log scales for
+    the others. "paper" lists the paper's grids as they are. `n_actions` cuts counts of actions to as many as there are.
+    """
+    check_choice("space", preset, PRESETS)
+    row = find_method(method)
+    if preset == "paper":
+        if learning_rates is not None:
+            raise ParameterError("The paper's space has its own learning rates. Use space='effective' to choose them.")
+        rate = Dial(LEARNING_RATE, choices=PAPER_LEARNING_RATES)
+        return (rate, *(dial for p in row.hyper.values() for dial in _listed(p)))
+    low, high = learning_rates or LEARNING_RATES
+    if not 0 < low < high < math.inf:
+        raise ParameterError(f"learning_rates must be (low, high) with 0 < low < high, but it is {(low, high)}.")
+    own = (dial for p in row.hyper.values() for dial in _turned(p, row, n_actions))
+    return (Dial(LEARNING_RATE, low, high, log=True), *own)
+
+
+def _listed(parameter: HyperParameter) -> tuple[Dial, ...]:
+    allowed = parameter.allowed
+    if allowed is None or not (allowed.grid or _unbounded(allowed)):
+        return ()
+    return (Dial(parameter.name, choices=allowed.grid or PAPER_GRID, integer=allowed.integer),)
+
+
+def _turned(parameter: HyperParameter, method: Method, n_actions: int | None) -> tuple[Dial, ...]:
+    allowed, name = parameter.allowed, parameter.name
+    if allowed is None or name in FIXED or not (allowed.grid or _unbounded(allowed)):
+        return ()
+    if name == "lam":
+        low, high = PER_CONTEXT if "sample_size" in method.inputs else UNBOUNDED
+    elif allowed.grid:
+        positive = [value for value in allowed.grid if value > 0]
+        low, high = min(positive), max(positive)
+    else:
+        low, high = UNBOUNDED
+    if allowed.integer and n_actions is not None:
+        low, high = min(low, max(1, n_actions // DECADE)), min(high, n_actions)
+    log = high / low >= DECADE and name != "translation"
+    return (Dial(name, low, high, log, allowed.integer),)
+
+
+def _unbounded(allowed: Range) -> bool:
+    return allowed.low == 0 and math.isinf(allowed.high)
+
+
+def setting(space: Space, point: int, seed: int) -> dict[str, Setting]:
+    """The `point`-th setting: radical inverses in coprime bases, each turned by a random angle of its own name."""
+    if len(space) > len(_PRIMES):
+        raise ParameterError(f"A space has at most {len(_PRIMES)} dials, but this one has {len(space)}.")
+    result: dict[str, Setting] = {}
+    for dial, base in zip(space, _PRIMES, strict=False):
+        turn = float(generator(seed, "tuning", dial.name).uniform())
+        result[dial.name] = dial.at((_radical_inverse(point + 1, base) + turn) % 1.0)
+    return result
+
+
+def _radical_inverse(number: int, base: int) -> float:
+    """The digits of a number mirrored at the point."""
+    share, result = 1.0, 0.0
+    while number:
+        number, digit = divmod(number, base)
+        share /= base
+        result += digit * share
+    return result
+
+
+def describe(space: Space) -> str:
+    """One line for people, e.g. `lam 0.1 to 1000 (log)`."""
+    return ", ".join(_described(dial) for dial in space)
+
+
+def _described(dial: Dial) -> str:
+    if dial.choices:
+        return f"{dial.name} of {len(dial.choices)} values {dial.choices[0]:g} to {dial.choices[-1]:g}"
+    return f"{dial.name} {dial.low:g} to {dial.high:g}{' (log)' if dial.log else ''}"
+
+
+def as_settings(values: Mapping[str, Any]) -> dict[str, Setting]:
+    """Plain numbers, as a store gives them back."""
+    return {name: value if isinstance(value, int) else float(value) for name, value in values.items()}

@@ -1,0 +1,177 @@
+"""`tune`: find hyper-parameters and learning rate of a method by a held-out estimate that is the same for all."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offpolicy.evaluation.clusters import clustered
+from offpolicy.evaluation.value import Terms
+from offpolicy.learning import LearnerConfig, Method, find_method, learn_policy
+from offpolicy.learning.checkpoints import fingerprint
+from offpolicy.learning.monitors import BOUND, check_rows, held_out_metric, monitor_of
+from offpolicy.log import LoggedData
+from offpolicy.log.assignment import parts_of_rows
+from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
+from offpolicy.models.reward_model import RewardFitConfig, fit_reward_model
+from offpolicy.policies import Policy, logged_log_prob, tensor
+from offpolicy.tuning.spaces import Setting, Space, search_space
+from offpolicy.tuning.study import Outcome, Report, Tuned, search
+from offpolicy.uncertainty.rows import row_uncertainty
+
+Score = Callable[[Any], float]
+"""The number of a policy; larger is better."""
+
+
+@dataclass(frozen=True)
+class HeldOutValue:
+    """The self-normalised estimate of a policy's value on rows it was not learned from, or its lower bound.
+
+    Unlike the monitor of `learn_policy`, which weighs as the method does, this judge knows nothing of methods: caps and
+    λ cannot improve their score by changing the estimate.
+    """
+
+    log: LoggedData
+    log_logging: Tensor
+    metric: str = "lower_bound"
+
+    @torch.no_grad()
+    def __call__(self, policy: Any) -> float:
+        """V̂, or V̂ − 1.64·s.e. over clusters."""
+        ratio = (logged_log_prob(policy, self.log).double() - self.log_logging.double()).clamp(max=50).exp()
+        reward = tensor(self.log.reward).double()
+        found = clustered(Terms.without_reward_model(ratio, ratio, reward), tensor(self.log.cluster_index).long())
+        return float(found.value if self.metric == "value" else found.value - BOUND * found.standard_error)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What every trial of a study learns from and is judged by."""
+
+    log: LoggedData
+    score: Score
+    given: Mapping[str, Any]
+    """β̂, U and q̂, made once."""
+
+    @classmethod
+    def of(
+        cls,
+        log: LoggedData,
+        method: Method,
+        config: LearnerConfig,
+        validation: Any = None,
+        metric: str | None = None,
+        *,
+        logging_policy: Policy | str | None = None,
+        uncertainty: Any = None,
+        reward_model: Any = None,
+    ) -> "Problem":
+        """Divide the log where no validation is given, and make what the method needs.
+
+        What is fitted here is fitted to the training part alone; what is given for the whole log is divided with it.
+        """
+        train, valid, rows = log, validation, None
+        if validation is None:
+            shares = (1 - config.held_out, config.held_out)
+            rows, others = parts_of_rows(log.cluster_index, False, shares, config.seed)
+            train, valid = log.take(rows), log.take(others)
+        judged = isinstance(valid, LoggedData)
+        logging: Any = logging_policy
+        if (
+            isinstance(logging, str) or (logging is None and (judged or method.needs_logging_policy))
+        ) and config.schedule == "pretrained":
+            logging = fit_logging_policy(train, logging or config.scorer, seed=config.seed)
+        u = uncertainty
+        if method.needs_uncertainty and config.schedule == "pretrained":
+            if u is None and isinstance(logging, LoggingPolicy):
+                u = row_uncertainty(logging)
+            if u is not None and not isinstance(u, str) and rows is not None and len(u) == log.n_rows:
+                u = check_rows("uncertainty", u, log.n_rows)[torch.as_tensor(rows)]
+        q = reward_model
+        if method.uses_reward_model and q is None:
+            q = fit_reward_model(train, config.scorer, config=RewardFitConfig(seed=config.seed, show_progress=False))
+        if judged:
+            score: Score = HeldOutValue(valid, logged_log_prob(_judging(logging, train), valid), _metric(metric))
+        else:
+            monitor = monitor_of(valid, metric)
+            assert monitor is not None
+            score = monitor.score
+        given = {"logging_policy": logging, "uncertainty": u, "reward_model": q}
+        return cls(train, score, {name: each for name, each in given.items() if each is not None})
+
+    def trial(
+        self, method: Method, config: LearnerConfig, settings: Mapping[str, Setting], report: Report, first: int = 0
+    ) -> Outcome:
+        """Learn with these settings; every epoch's score is reported, the steps counted from `first`."""
+        step = first
+
+        def score(policy: Any) -> float:
+            nonlocal step
+            found = self.score(policy)
+            report(step, found)
+            step += 1
+            return found
+
+        changes: dict[str, Any] = {**self.given, **settings}
+        learned = learn_policy(self.log, method, config=config, validation=score, **changes)
+        assert learned.best_metric is not None
+        return Outcome(learned.best_metric, {"epochs": learned.best_epoch + 1})
+
+
+def _metric(metric: str | None) -> str:
+    return held_out_metric(metric or "lower_bound")
+
+
+def _judging(logging: Any, train: LoggedData) -> Any:
+    """β̂ to judge by: with alternation the policy's own β̂ moves, so the judge has one of its own."""
+    return logging if logging is not None else fit_logging_policy(train, "linear")
+
+
+def tune(
+    log: LoggedData,
+    method: str | Method = "uips",
+    *,
+    trials: int = 20,
+    seed: int = 0,
+    storage: str | Path | None = None,
+    space: str | Space = "effective",
+    validation: Any = None,
+    metric: str | None = None,
+    prune: bool = True,
+    config: LearnerConfig | None = None,
+    show_progress: bool | None = None,
+    **given: Any,
+) -> Tuned:
+    """Search a method's hyper-parameters, learning rate and number of epochs; the same budget whatever the method.
+
+    Each trial learns on the log and is scored every epoch, early stopping included: by `validation` (a function of the
+    policy, candidate lists, (contexts, positives), or another log), else by the self-normalised value of a held-out
+    share (`config.held_out`) of the log, `metric` "lower_bound" (default) or "value". Trials whose scores stay below
+    the median of earlier ones are abandoned unless `prune=False`. `given` are `logging_policy`, `uncertainty` and
+    `reward_model`, as for `learn_policy`.
+    """
+    row = find_method(method)
+    config = dataclasses.replace(config or LearnerConfig(held_out=0.2), show_progress=False)
+    dials = search_space(row, space, n_actions=log.n_actions) if isinstance(space, str) else space
+    problem = Problem.of(log, row, config, validation, metric, **given)
+    fixed = {name: value for name, value in config.as_json().items() if name not in ("show_progress", "tensorboard")}
+    identity = {"method": row.name, "data": fingerprint(log), "config": fixed, "metric": metric or ""}
+
+    def objective(settings: Mapping[str, Setting], report: Report) -> Outcome:
+        return problem.trial(row, config, settings, report)
+
+    return search(
+        objective,
+        dials,
+        name=row.name,
+        trials=trials,
+        seed=seed,
+        storage=storage,
+        prune=prune,
+        identity=identity,
+        show_progress=show_progress,
+    )
