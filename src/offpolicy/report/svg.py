@@ -114,7 +114,9 @@ class Panel:
 
     def dot(self, x: float, y: float, kind: str, tip: str = "", radius: float = 3.5) -> None:
         """A point; with a tip it can be pointed at."""
-        mark = Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"/>').format(kind, self.x.at(x), self.y.at(y), radius)
+        mark = Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"/>').format(
+            kind, self.x.at(x), self.y.at(y), radius
+        )
         if not tip:
             self.parts.append(mark)
             return
@@ -149,16 +151,36 @@ class Panel:
         out = []
         for value, text in self.y.ticks:
             y = self.y.at(value)
-            out.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(self.x.start, self.x.end, y, y))
-            out.append(Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(self.x.start - 8, y + 4, text))
+            out.append(
+                Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(self.x.start, self.x.end, y, y)
+            )
+            out.append(
+                Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(
+                    self.x.start - 8, y + 4, text
+                )
+            )
         for value, text in self.x.ticks:
             x = self.x.at(value)
-            out.append(Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(x, x, self.y.start, self.y.start + 4))
-            out.append(Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>').format(x, self.y.start + 17, text))
+            out.append(
+                Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(
+                    x, x, self.y.start, self.y.start + 4
+                )
+            )
+            out.append(
+                Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>').format(
+                    x, self.y.start + 17, text
+                )
+            )
         base = self.y.start
-        out.append(Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(self.x.start, self.x.end, base, base))
+        out.append(
+            Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(self.x.start, self.x.end, base, base)
+        )
         middle = (self.x.start + self.x.end) / 2
-        out.append(Markup('<text class="axis-label" x="{}" y="{}" text-anchor="middle">{}</text>').format(middle, self.height - 4, self.x_label))
+        out.append(
+            Markup('<text class="axis-label" x="{}" y="{}" text-anchor="middle">{}</text>').format(
+                middle, self.height - 4, self.x_label
+            )
+        )
         out.append(Markup('<text class="axis-label" x="0" y="12">{}</text>').format(self.y_label))
         return Markup("").join(out)
 
@@ -179,8 +201,8 @@ def panel(
     """A panel of the usual size over two ranges; round ticks unless others are given."""
     x_ticks = round_ticks(*x) if ticks[0] is None else ticks[0]
     y_ticks = round_ticks(*y) if ticks[1] is None else ticks[1]
-    left = 18 + 6.4 * max((len(text) for _, text in y_ticks), default=2)
-    across = Axis(*x, start=left, end=448, ticks=tuple(x_ticks))
+    left = 16 + 7.2 * max((len(text) for _, text in y_ticks), default=2)
+    across = Axis(*x, start=left, end=438, ticks=tuple(x_ticks))
     return Panel(title, across, Axis(*y, start=214, end=26, ticks=tuple(y_ticks)), x_label=labels[0], y_label=labels[1])
 
 
@@ -198,7 +220,11 @@ class Strip:
         return cls(Axis(low, high, 8, width - 8, round_ticks(low, high, 5)), reference)
 
     def draw(
-        self, tip: str, value: float | None, ends: tuple[float | None, float | None], sampling: float | None = None,
+        self,
+        tip: str,
+        value: float | None,
+        ends: tuple[float | None, float | None],
+        sampling: float | None = None,
         kind: str = "",
     ) -> Markup:
         """One interval: the sampling part solid, what β̂ adds hatched; all solid where the parts are not known."""
@@ -224,7 +250,9 @@ class Strip:
             for v, text in self.axis.ticks
             if 14 < self.axis.at(v) < width - 14
         )
-        return Markup('<svg class="strip" viewBox="0 0 {} 20" width="{}" height="20" aria-hidden="true">{}</svg>').format(width, width, ticks)
+        return Markup(
+            '<svg class="strip" viewBox="0 0 {} 20" width="{}" height="20" aria-hidden="true">{}</svg>'
+        ).format(width, width, ticks)
 
     def _reference(self) -> Markup:
         if self.reference is None:
@@ -234,4 +262,6 @@ class Strip:
 
     def _box(self, low: float, high: float, kind: str) -> Markup:
         x1, x2 = self.axis.at(low), self.axis.at(high)
-        return Markup('<rect class="{}" x="{}" y="11" width="{}" height="12" rx="2"/>').format(kind, x1, max(round(x2 - x1, 2), 1))
+        return Markup('<rect class="{}" x="{}" y="11" width="{}" height="12" rx="2"/>').format(
+            kind, x1, max(round(x2 - x1, 2), 1)
+        )

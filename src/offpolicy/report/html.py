@@ -1,0 +1,87 @@
+"""The report of a run: one HTML file made from the results file alone, which opens offline and asks for nothing."""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from offpolicy.atomic import write_whole
+from offpolicy.report.sections import sections
+from offpolicy.report.shape import parse_results, read_results
+
+ASSETS = Path(__file__).parent
+LARGEST_DATA = 1_500_000
+"""Results longer than this are not carried along inside the page; the file beside it has them."""
+
+
+def write_report(results: Mapping[str, Any] | str | Path, out: str | Path) -> Path:
+    """Write the report of a results file, of a folder that holds one, or of its content; returns the path.
+
+    The page appears whole or not at all.
+    """
+    if isinstance(results, Mapping):
+        page = render_report(results)
+    else:
+        page = _rendered(read_results(Path(results)), str(results))
+    out = Path(out)
+    write_whole(out, page)
+    return out
+
+
+def render_report(results: Mapping[str, Any]) -> str:
+    """The page for the content of a results file."""
+    return _rendered(dict(results), "The results file")
+
+
+def _rendered(plain: Any, where: str) -> str:
+    found = parse_results(plain, where)
+    script, style = ((ASSETS / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    page = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            **sections(found),
+            script=Markup(script),  # our own file, not the user's text
+            style=Markup(style),
+            policy=f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "
+            "base-uri 'none'; form-action 'none'",
+            embedded=_embedded(plain),
+        )
+    )
+    return page.lstrip()
+
+
+@cache
+def _environment() -> Environment:
+    """Escapes everything that is not said to be markup, and refuses names the sections do not give."""
+    loader = FileSystemLoader(ASSETS)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def _digest(text: str) -> str:
+    """The only script and the only style the browser may run, so that nothing smuggled into the page can."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _embedded(plain: Any) -> Markup:
+    """The results as JSON that cannot end its script element."""
+    text = json.dumps(_strict(plain), ensure_ascii=False, separators=(",", ":"), default=str)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text if len(text) <= LARGEST_DATA else "null")
+
+
+def _strict(value: Any) -> Any:
+    """Numbers that JSON does not know become null."""
+    if isinstance(value, dict):
+        return {str(key): _strict(inside) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(inside) for inside in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,315 @@
+"""The sections of the report as plain values for the page: what to write, what to draw, what is missing."""
+
+import json
+from typing import Any
+
+from offpolicy.report.figures import (
+    Chart,
+    balance_chart,
+    calibration_chart,
+    frequency_charts,
+    learning_charts,
+    sensitivity_chart,
+    weights_chart,
+)
+from offpolicy.report.numbers import UNKNOWN, chance, duration, factor, fixed, label, moment, percent, plain
+from offpolicy.report.shape import Ends, Estimate, Evaluation, PolicyResult, Results, Weights
+from offpolicy.report.svg import Strip
+from offpolicy.report.verdict import (
+    BADGE,
+    TONE,
+    against_logging,
+    best_policy,
+    flip_sentence,
+    headline,
+    value_places,
+)
+
+MOST_POLICIES = 12
+MOST_ACTIONS = 20
+MOST_FACTS = 200
+LONGEST_CONFIG = 20_000
+SHARES = {
+    "largest weight share",
+    "contexts shown one action",
+    "certain logging",
+    "target mass without support",
+    "interval width",
+}
+"""Checks whose value is a share and reads best in percent."""
+NAMES = {"worst_case": "worst case over β̂'s band", "refit_bootstrap": "bootstrap that refits β̂"}
+
+
+def sections(results: Results) -> dict[str, Any]:
+    """Everything the page shows."""
+    evaluation = results.evaluation
+    return {
+        "kind": results.kind,
+        "source": label(results.log.get("source") or ""),
+        "started": moment(results.run.started) if results.run.started else "",
+        "size": _size(results.log),
+        "headline": headline(evaluation) if evaluation else None,
+        "overview": _overview(evaluation) if evaluation and evaluation.policies else None,
+        "policies": _policies(evaluation, results.weights) if evaluation else [],
+        "unshown": max(0, len(evaluation.policies) - MOST_POLICIES) if evaluation else 0,
+        "head_to_head": _head_to_head(evaluation) if evaluation else [],
+        "logging": _logging(evaluation) if evaluation else [],
+        "calibration": calibration_chart(evaluation.logging.quality) if evaluation else None,
+        "frequency": frequency_charts(results.frequency),
+        "ladder": _ladder(results),
+        "risky": _risky(results),
+        "learning": learning_charts(results.learning),
+        "data": _facts({k: v for k, v in results.log.items() if k not in ("source", "columns")}),
+        "columns": _columns(results.log),
+        "run": _run(results),
+    }
+
+
+def _size(log: dict[str, Any]) -> str:
+    said = [f"{plain(log[key])} {key}" for key in ("rows", "actions") if isinstance(log.get(key), int | float)]
+    return " · ".join(said)
+
+
+def _overview(evaluation: Evaluation) -> dict[str, Any]:
+    places = value_places(evaluation)
+    logging = evaluation.logging
+    compared = against_logging(evaluation)
+    best = best_policy(evaluation)
+    ordered = sorted(evaluation.policies.items(), key=lambda item: item[0] != best)
+    values = [v for p in evaluation.policies.values() for v in (p.value, p.interval.low, p.interval.high)]
+    strip = Strip.over([*values, logging.interval.low, logging.interval.high], logging.value)
+    rows = [_overview_row(name, policy, strip, places) for name, policy in ordered]
+    for row, (name, _) in zip(rows, ordered, strict=True):
+        comparison = compared.get(name)
+        row["difference"] = fixed(comparison.difference, places, sign=True) if comparison else UNKNOWN
+        row["relative"] = (
+            percent(comparison.relative, sign=True) if comparison and comparison.relative is not None else ""
+        )
+        row["chance"] = chance(comparison.probability_of_improvement) if comparison else UNKNOWN
+    tip = _interval_tip("logging policy", logging.value, logging.interval, places)
+    today = {
+        "strip": strip.draw(tip, logging.value, (logging.interval.low, logging.interval.high), kind="grey"),
+        "value": fixed(logging.value, places),
+        "ends": _ends(logging.interval, places),
+    }
+    return {"rows": rows, "today": today, "scale": strip.scale(), "level": percent(evaluation.level)}
+
+
+def _overview_row(name: str, policy: PolicyResult, strip: Strip, places: int) -> dict[str, Any]:
+    answer = policy.preflight.verdict.answer
+    ends = policy.interval
+    gammas = [g for g in policy.sensitivity.gammas if g is not None]
+    tip = _interval_tip(label(name, 60), policy.value, ends, places)
+    return {
+        "name": label(name, 60),
+        "badge": BADGE.get(answer, label(answer)),
+        "tone": TONE.get(answer, "fair"),
+        "strip": strip.draw(tip, policy.value, (ends.low, ends.high), ends.sampling),
+        "value": fixed(policy.value, places),
+        "ends": _ends(ends, places),
+        "flip": factor(policy.sensitivity.flips_at, max(gammas)) if gammas else UNKNOWN,
+    }
+
+
+def _ends(ends: Ends, places: int) -> str:
+    if ends.low is None or ends.high is None:
+        return UNKNOWN
+    return f"{fixed(ends.low, places)} to {fixed(ends.high, places)}"
+
+
+def _interval_tip(name: str, value: float | None, ends: Ends, places: int) -> str:
+    lines = [name, f"value {fixed(value, places)}", f"interval {_ends(ends, places)}"]
+    if ends.sampling is not None:
+        lines.append(f"± {fixed(ends.sampling, places)} from sampling")
+    if ends.propensity is not None:
+        lines.append(f"± {fixed(ends.propensity, places)} from estimated propensities")
+    return "\n".join([*lines, label(ends.note, 200)] if ends.note else lines)
+
+
+def _policies(evaluation: Evaluation, weights: dict[str, Weights]) -> list[dict[str, Any]]:
+    best = best_policy(evaluation)
+    ordered = sorted(evaluation.policies.items(), key=lambda item: item[0] != best)[:MOST_POLICIES]
+    return [
+        _policy(f"policy-{i}", name, policy, evaluation, weights.get(name)) for i, (name, policy) in enumerate(ordered)
+    ]
+
+
+def _policy(
+    place: str, name: str, policy: PolicyResult, evaluation: Evaluation, weights: Weights | None
+) -> dict[str, Any]:
+    shown = label(name, 60)
+    places = value_places(evaluation)
+    verdict = policy.preflight.verdict
+    charts: list[Chart | None] = [
+        weights_chart(weights, shown) if weights else None,
+        sensitivity_chart(policy.sensitivity, evaluation.logging.value, shown),
+        balance_chart(policy.preflight.balance, shown),
+    ]
+    said = ("Weights before and after reweighting", "The Γ-sensitivity curve", "Covariate balance")
+    checks = [
+        {
+            "name": check.name,
+            "value": percent(check.value) if check.name in SHARES else plain(check.value),
+            "passed": check.passed,
+            "meaning": check.meaning,
+        }
+        for check in policy.preflight.checks
+    ]
+    return {
+        "id": place,
+        "name": shown,
+        "badge": BADGE.get(verdict.answer, label(verdict.answer)),
+        "tone": TONE.get(verdict.answer, "fair"),
+        "advice": label(verdict.advice, 500),
+        "flip": flip_sentence(policy, against_logging(evaluation).get(name)),
+        "checks": checks,
+        "failed": sum(not check.passed for check in policy.preflight.checks),
+        "charts": [chart for chart in charts if chart],
+        "missing": [name for name, chart in zip(said, charts, strict=True) if chart is None],
+        "estimators": _estimators(policy, evaluation.logging.value, places),
+        "left_out": {label(k): label(v, 300) for k, v in policy.left_out.items()},
+        "detectable": fixed(policy.detectable_effect, places),
+    }
+
+
+def _estimators(policy: PolicyResult, logging_value: float | None, places: int) -> dict[str, Any] | None:
+    varied = [
+        Estimate(name=NAMES.get(name, name), value=policy.value, intervals={name: ends}, note=ends.note)
+        for name, ends in policy.propensity_intervals.items()
+    ]
+    known = [*policy.estimates, *varied]
+    if not known:
+        return None
+    shown = [next(iter(e.intervals.values()), Ends()) for e in known]
+    values = [v for e, ends in zip(known, shown, strict=True) for v in (e.value, ends.low, ends.high)]
+    strip = Strip.over(values, logging_value, 300)
+    rows = []
+    for estimate, ends in zip(known, shown, strict=True):
+        tip = _interval_tip(label(estimate.name), estimate.value, ends, places)
+        hyper = ", ".join(f"{label(k, 30)} {_fact(v)}" for k, v in estimate.hyper.items())
+        rows.append(
+            {
+                "name": label(estimate.name),
+                "strip": strip.draw(tip, estimate.value, (ends.low, ends.high)),
+                "value": fixed(estimate.value, places),
+                "ends": _ends(ends, places),
+                "mean_weight": fixed(estimate.mean_weight, 2),
+                "hyper": label(hyper, 200),
+                "note": label(estimate.note, 300),
+            }
+        )
+    return {"rows": rows, "scale": strip.scale()}
+
+
+def _head_to_head(evaluation: Evaluation) -> list[dict[str, str]]:
+    places = value_places(evaluation)
+    return [
+        {
+            "candidate": label(c.candidate, 60),
+            "reference": label(c.reference, 60),
+            "difference": fixed(c.difference, places, sign=True),
+            "ends": _ends(Ends(low=c.low, high=c.high), places),
+            "chance": chance(c.probability_of_improvement),
+            "p": UNKNOWN
+            if c.adjusted_p_value is None
+            else "< 0.001"
+            if c.adjusted_p_value < 0.001
+            else fixed(c.adjusted_p_value, 3),
+        }
+        for c in evaluation.comparisons[:100]
+    ]
+
+
+def _logging(evaluation: Evaluation) -> list[tuple[str, str, str]]:
+    """Facts about β̂: what, how much, what it means."""
+    quality = evaluation.logging.quality
+    facts = [
+        ("model", label(evaluation.logging.model), "how the logging policy was estimated"),
+        ("held-out log-likelihood", fixed(quality.log_likelihood, 3), "of a logged action; higher is better"),
+        ("of action popularity alone", fixed(quality.popularity_log_likelihood, 3), "the model should be above this"),
+        ("of uniform choice", fixed(quality.uniform_log_likelihood, 3), "and this"),
+        ("calibration error", percent(quality.calibration_error), "share of probability in the wrong place"),
+        ("mean weight", fixed(quality.mean_weight, 3), "1 where the estimated propensities are right"),
+    ]
+    return [fact for fact in facts if fact[1] not in (UNKNOWN, "")]
+
+
+def _ladder(results: Results) -> dict[str, Any] | None:
+    if not results.ladder:
+        return None
+    rungs = results.ladder[:MOST_POLICIES]
+    reference = results.evaluation.logging.value if results.evaluation else None
+    strip = Strip.over([v for rung in rungs for v in (rung.value, rung.low, rung.high)], reference, 300)
+    rows = []
+    for rung in rungs:
+        ends = Ends(low=rung.low, high=rung.high)
+        tip = _interval_tip(label(rung.model), rung.value, ends, 3)
+        rows.append(
+            {
+                "model": label(rung.model),
+                "fit": fixed(rung.log_likelihood, 3),
+                "calibration": percent(rung.calibration_error),
+                "mean_weight": fixed(rung.mean_weight, 2),
+                "strip": strip.draw(tip, rung.value, (rung.low, rung.high)),
+                "value": plain(rung.value),
+                "ends": f"{plain(rung.low)} to {plain(rung.high)}",
+            }
+        )
+    return {"rows": rows, "scale": strip.scale()}
+
+
+def _risky(results: Results) -> list[dict[str, Any]]:
+    ordered = results.risky_actions[:MOST_ACTIONS]
+    widest = {
+        key: max((getattr(a, key) or 0.0 for a in ordered), default=0.0) or 1.0
+        for key in ("uncertainty", "weight_share")
+    }
+    return [
+        {
+            "action": label(a.action),
+            "count": f"{a.count:,}",
+            "prob": percent(a.logging_prob),
+            "uncertainty": plain(a.uncertainty),
+            "uncertainty_bar": round(60 * max(a.uncertainty or 0.0, 0.0) / widest["uncertainty"], 1),
+            "share": percent(a.weight_share),
+            "share_bar": round(60 * max(a.weight_share or 0.0, 0.0) / widest["weight_share"], 1),
+        }
+        for a in ordered
+    ]
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: UNKNOWN}[value]
+    if isinstance(value, int | float):
+        return plain(value)
+    if isinstance(value, list):
+        return label(" to ".join(_fact(v) for v in value) if len(value) == 2 else ", ".join(map(str, value)), 300)
+    return label(json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict) else value, 300)
+
+
+def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    kept = [(k, v) for k, v in found.items() if not isinstance(v, dict)]
+    return [(label(k, 60).replace("_", " "), _fact(v)) for k, v in kept[:MOST_FACTS]]
+
+
+def _columns(log: dict[str, Any]) -> list[tuple[str, str, str]]:
+    roles = {name: role for role in ("context", "action") for name in _mapping(log, f"{role}_features")}
+    kinds = _mapping(log, "context_features") | _mapping(log, "action_features") | _mapping(log, "columns")
+    return [(label(n, 60), label(k, 60), roles.get(n, "")) for n, k in list(kinds.items())[:MOST_FACTS]]
+
+
+def _mapping(log: dict[str, Any], key: str) -> dict[str, Any]:
+    found = log.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _run(results: Results) -> dict[str, Any]:
+    run = results.run
+    config = json.dumps(run.config, indent=2, ensure_ascii=False, default=str) if run.config else ""
+    if len(config) > LONGEST_CONFIG:
+        config = config[:LONGEST_CONFIG] + "\n… (the rest is in results.json)"
+    facts = [("seed", str(run.seed) if run.seed is not None else ""), ("took", duration(run.seconds))]
+    facts += [(label(k, 40), label(v, 60)) for k, v in list(run.versions.items())[:50]]
+    kept = [(k, v) for k, v in facts if v not in ("", UNKNOWN)]
+    return {"command": label(run.command, 4000), "config": config, "facts": kept}

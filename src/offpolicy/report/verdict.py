@@ -1,0 +1,113 @@
+"""The first screen in words: what the log says, how sure that is, and what would change it."""
+
+import math
+from dataclasses import dataclass
+
+from offpolicy.report.numbers import chance, decimals, factor, fixed, label, percent, plain
+from offpolicy.report.shape import Comparison, Evaluation, PolicyResult
+
+TONE = {"answerable": "good", "answerable on part": "fair", "run an experiment": "bad"}
+BADGE = {
+    "answerable": "Answerable",
+    "answerable on part": "Answerable on part",
+    "run an experiment": "Run an experiment",
+}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What stands at the top of the page."""
+
+    tone: str
+    badge: str
+    title: str
+    lead: str
+    advice: str
+    reasons: tuple[str, ...]
+    flip: str
+
+
+def best_policy(evaluation: Evaluation) -> str | None:
+    """The candidate the page leads with."""
+    if evaluation.best in evaluation.policies:
+        return evaluation.best
+    return next(iter(evaluation.policies), None)
+
+
+def against_logging(evaluation: Evaluation) -> dict[str, Comparison]:
+    """Each candidate's comparison with the logging policy."""
+    return {c.candidate: c for c in evaluation.comparisons if c.reference == "logging"}
+
+
+def value_places(evaluation: Evaluation) -> int:
+    """Decimal places for values: two digits of the narrowest interval's half-width."""
+    ends = [p.interval for p in evaluation.policies.values()] + [evaluation.logging.interval]
+    halves = [(e.high - e.low) / 2 for e in ends if e.low is not None and e.high is not None and e.high > e.low]
+    return decimals(min(halves, default=None))
+
+
+def headline(evaluation: Evaluation) -> Headline | None:
+    """The verdict on the best candidate; nothing where no policy was evaluated."""
+    name = best_policy(evaluation)
+    if name is None:
+        return None
+    policy = evaluation.policies[name]
+    verdict = policy.preflight.verdict
+    comparison = against_logging(evaluation).get(name)
+    return Headline(
+        tone=TONE.get(verdict.answer, "fair"),
+        badge=BADGE.get(verdict.answer, label(verdict.answer)),
+        title=_title(label(name, 60), verdict.answer, comparison),
+        lead=_lead(label(name, 60), policy, comparison, evaluation),
+        advice=label(verdict.advice, 500),
+        reasons=tuple(label(reason, 300) for reason in verdict.reasons),
+        flip=flip_sentence(policy, comparison),
+    )
+
+
+def _title(name: str, answer: str, comparison: Comparison | None) -> str:
+    if answer == "run an experiment":
+        return f"This log cannot tell whether “{name}” is better: run an experiment"
+    part = " where the log can tell" if answer == "answerable on part" else ""
+    if comparison is None or comparison.low is None or comparison.high is None:
+        return f"The log can answer{' in part' if part else ''}: “{name}” has the highest value one can rely on"
+    if comparison.low > 0:
+        return f"“{name}” does better than the logging policy{part}"
+    if comparison.high < 0:
+        return f"No candidate beats the logging policy{part}: “{name}”, the best of them, does worse"
+    return f"No clear difference{part} between “{name}” and the logging policy"
+
+
+def _lead(name: str, policy: PolicyResult, comparison: Comparison | None, evaluation: Evaluation) -> str:
+    places = value_places(evaluation)
+    ends = policy.interval
+    text = f"Estimated value {fixed(policy.value, places)} a decision"
+    if ends.low is not None and ends.high is not None:
+        text += f" ({percent(evaluation.level)} interval {fixed(ends.low, places)} to {fixed(ends.high, places)})"
+    text += f", against {fixed(evaluation.logging.value, places)} for the logging policy"
+    if comparison is not None:
+        relative = "" if comparison.relative is None else f" ({percent(comparison.relative, sign=True)})"
+        text += f": a difference of {fixed(comparison.difference, places, sign=True)}{relative}"
+        if comparison.probability_of_improvement is not None:
+            text += f", with a {chance(comparison.probability_of_improvement)} chance that “{name}” is the better one"
+    return text + "."
+
+
+def flip_sentence(policy: PolicyResult, comparison: Comparison | None) -> str:
+    """What would change the conclusion, in one sentence."""
+    gamma = policy.sensitivity.flips_at
+    largest = max((g for g in policy.sensitivity.gammas if g is not None), default=None)
+    if gamma is None or not math.isfinite(gamma):
+        if largest is None:
+            return ""
+        return (
+            f"No error of the estimated propensities up to a factor of {plain(largest)} would change this conclusion."
+        )
+    if gamma <= 1:
+        return "There is no conclusion to flip: the estimate and the logging policy are too close."
+    better = comparison is None or (comparison.difference or 0.0) > 0
+    ahead = "lead over" if better else "gap to"
+    return (
+        f"The {ahead} the logging policy would vanish if the estimated propensities were wrong by a factor of "
+        f"{factor(gamma)[:-2]} in every row, each in the worst direction."
+    )
