@@ -49,17 +49,17 @@ LIMITS = {"coverage.worst_answerable": 0.9, "coverage.worst_width_ratio": 3.0, "
 
 
 @functools.cache
-def world_of(number: int) -> tuple[World, float]:
+def world_of(number: int, world_seed: int) -> tuple[World, float]:
     """The world of a setting and the target's true value in it."""
-    world = World(SETTINGS[number], 0)
+    world = World(SETTINGS[number], world_seed)
     return world, world.truth()
 
 
-def one_run(task: tuple[int, int]) -> dict[str, Any]:
+def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     """All intervals of one log."""
-    number, seed = task
+    number, seed, world_seed = task
     torch.set_num_threads(1)
-    world, truth = world_of(number)
+    world, truth = world_of(number, world_seed)
     log = world.log(seed)
     hidden = log.without_propensities()
     beta = fit_logging_policy(hidden, "auto", seed=seed)
@@ -103,12 +103,12 @@ def _normal(terms: Any) -> list[float]:
     return _ends(INTERVALS["normal"](terms, LEVEL, clip=False))
 
 
-def collect(path: Path, settings: list[int], runs: int, workers: int) -> list[dict[str, Any]]:
+def collect(path: Path, settings: list[int], runs: int, workers: int, world_seed: int = 0) -> list[dict[str, Any]]:
     """Finished runs from the file, and the missing ones computed and appended."""
     path.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     have = {(run["setting"], run["seed"]) for run in done}
-    tasks = [(s, seed) for seed in range(runs) for s in settings if (s, seed) not in have]
+    tasks = [(s, seed, world_seed) for seed in range(runs) for s in settings if (s, seed) not in have]
     with multiprocessing.get_context("spawn").Pool(workers) as pool, path.open("a") as file:
         for run in pool.imap_unordered(one_run, tasks):
             file.write(json.dumps(run) + "\n")
@@ -187,11 +187,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--settings", default=",".join(map(str, range(len(SETTINGS)))))
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--world", type=int, default=0, help="seed of the worlds; give each its own --out")
     parser.add_argument("--out", type=Path, default=Path("runs/coverage.jsonl"))
     options = parser.parse_args()
-    table = summarise(
-        collect(options.out, [int(s) for s in options.settings.split(",")], options.runs, options.workers)
-    )
+    settings = [int(s) for s in options.settings.split(",")]
+    table = summarise(collect(options.out, settings, options.runs, options.workers, options.world))
     answerable = [row for row in table if row["answerable"]]
     figures = {
         "coverage.worst_answerable": min((row["methods"]["auto"]["coverage"] for row in answerable), default=0.0),
