@@ -3,8 +3,8 @@
 Run: python benchmarks/coverage.py [--json] [--runs 100] [--settings 0,1,...] [--out runs/coverage.jsonl] [--table]
 
 Every run draws a log, hides its propensities, estimates them as `evaluate` does, and asks for the target's value. A
-setting is answerable if the verdict says so in most runs; coverage is over the runs that were answered, width relative
-to the interval of SNIPS with the true propensities. Finished runs are kept in --out and not computed again.
+setting is answerable if the verdict says so in most runs; coverage is over the runs that were answered, width relative (medians)
+ to the interval of SNIPS with the true propensities. Finished runs are kept in --out and not computed again.
 """
 
 import argparse
@@ -127,11 +127,11 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         answered = [run for run in mine if run["answer"] == "answerable"]
         answerable = len(answered) >= len(mine) / 2
         judged = answered if answerable else mine
-        reference = np.mean([_width(run, "snips, true propensities") for run in mine])
+        reference = float(np.median([_width(run, "snips, true propensities") for run in mine]))
         rows = {
             name: {
                 "coverage": float(np.mean([_covers(run, name) for run in judged])),
-                "width_ratio": _ratio(float(np.mean([_width(run, name) for run in judged])), float(reference)),
+                "width_ratio": _ratio(float(np.median([_width(run, name) for run in judged])), reference),
                 "rmse": float(np.sqrt(np.mean([(run["intervals"][name][2] - run["truth"]) ** 2 for run in judged]))),
             }
             for name in mine[0]["intervals"]
@@ -149,7 +149,7 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _ratio(width: float, reference: float) -> float | None:
-    """Relative width; None where either interval is unbounded in some run."""
+    """Relative width; None where either interval is unbounded in most runs."""
     return width / reference if np.isfinite(width) and np.isfinite(reference) else None
 
 

@@ -2,7 +2,8 @@
 
 Neither weights alone nor a reward model is right everywhere when propensities are estimated, nor is shrinking the
 weights or leaving them be. So the value is looked at in four ways: self-normalised weights, shrunk or not, with or
-without a reward model. The interval is centred between the two shrunk views and has two parts:
+without a reward model. The shrunk weights with a reward model (where there is one) give the estimate, and the interval
+around it has two parts:
 
 - *sampling*: the largest clustered standard error of the views, times the normal quantile (that of the bare weights
   counts up to twice that of the shrunk ones: what shrinking gains in variance it may lose in bias);
@@ -88,8 +89,7 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     distance = max(view.value for view in views) - min(view.value for view in views)
     quantile = float(norm.ppf(0.5 + level / 2))
     half = quantile * (error**2 + propensity**2) ** 0.5 + distance / 2 + _misweighted(rows)
-    centre = sum(view.value for view in shrunk) / len(shrunk)
-    low, high = max(centre - half, 0.0), min(centre + half, 1.0)
+    low, high = max(value - half, 0.0), min(value + half, 1.0)
     sampling = quantile * error
     interval = TwoPartInterval(low, high, level, sampling, half - sampling, vacuous=low <= 0.0 and high >= 1.0)
     return AutoEstimate(value, interval, chosen.lam, views, distance / largest)
