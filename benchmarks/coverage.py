@@ -3,8 +3,9 @@
 Run: python benchmarks/coverage.py [--json] [--runs 100] [--settings 0,1,...] [--out runs/coverage.jsonl] [--table]
 
 Every run draws a log, hides its propensities, estimates them as `evaluate` does, and asks for the target's value. A
-setting is answerable if the verdict says so in most runs; coverage is over the runs that were answered, width relative (medians)
- to the interval of SNIPS with the true propensities. Finished runs are kept in --out and not computed again.
+setting is answerable if the verdict says so in most runs. Coverage is over the runs that were answered; widths are
+medians, relative to the interval of SNIPS with the true propensities. Finished runs are kept in --out and not
+computed again. Other worlds of the same settings are drawn by --world.
 """
 
 import argparse
