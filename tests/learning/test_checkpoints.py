@@ -8,11 +8,10 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -30,88 +29,84 @@ training: Any = importlib.util.module_from_spec(_specification)
 _specification.loader.exec_module(training)
 
 
-def undisturbed(folder: Path, setting: str) -> tuple[str, float]:
-    start = time.monotonic()
-    learned = training.train(folder, setting)
-    return training.digest(learned), time.monotonic() - start
+EPOCHS = 12
 
 
-Run = Callable[[Path, str, float], bool]
+class Moment(NamedTuple):
+    """When to kill: so many seconds after so many epochs are on record."""
+
+    epochs: int
+    seconds: float
+
+
+Run = Callable[[Path, str, Moment | None], bool]
+
+
+def recorded(folder: Path) -> int:
+    """Epochs on record, checked to be each of them once."""
+    metrics = folder / "metrics.jsonl"
+    if not metrics.exists():
+        return 0
+    epochs = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
+    assert epochs == list(range(len(epochs)))
+    return len(epochs)
 
 
 @pytest.fixture(scope="module")
-def in_a_fork() -> Iterator[Run]:
-    """Trains in a fork of a process that has only imported; says whether it ended by itself within so many seconds."""
+def run() -> Iterator[Run]:
+    """Trains in a fork of a process that has only imported, kills it at a moment, says whether it ended by itself."""
     with subprocess.Popen([sys.executable, str(SCRIPT)], stdin=PIPE, stdout=PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
+        stdin, stdout = server.stdin, server.stdout
+        assert stdin is not None
+        assert stdout is not None
 
-        def run(folder: Path, setting: str, patience: float) -> bool:
-            assert server.stdin is not None
-            assert server.stdout is not None
-            server.stdin.write(f"{folder} {setting}\n")
-            server.stdin.flush()
-            fork = int(server.stdout.readline())
-            ended = bool(select.select([server.stdout], [], [], patience)[0])
-            if not ended:
-                os.kill(fork, signal.SIGKILL)
-            return int(server.stdout.readline()) == 0
+        def train(folder: Path, setting: str, moment: Moment | None) -> bool:
+            stdin.write(f"{folder} {setting}\n")
+            stdin.flush()
+            fork = int(stdout.readline())
+            if moment is not None:
+                while recorded(folder) < moment.epochs and not select.select([stdout], [], [], 0.001)[0]:
+                    pass
+                if not select.select([stdout], [], [], moment.seconds)[0]:
+                    os.kill(fork, signal.SIGKILL)
+            return int(stdout.readline()) == 0
 
-        yield run
-        server.stdin.close()
-
-
-def in_a_fresh_process(folder: Path, setting: str, patience: float) -> bool:
-    """The same in a process of its own; its clock starts when the first files appear or a second has passed."""
-    process = subprocess.Popen([sys.executable, str(SCRIPT), str(folder), setting])
-    start = time.monotonic()
-    while process.poll() is None and not list(folder.iterdir()) and time.monotonic() - start < 20:
-        time.sleep(0.01)
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-    return process.wait() == 0
+        yield train
+        stdin.close()
 
 
-def killed_and_resumed(run: Run, folder: Path, setting: str, moments: list[float]) -> tuple[str, int]:
+def killed_and_resumed(run: Run, folder: Path, setting: str, moments: list[Moment]) -> tuple[str, int]:
     """Kill at each moment, then let it finish; the digest and how often it was killed."""
-    kills = 0
-    for moment in moments:
-        if run(folder, setting, moment):
-            break
-        kills += 1
-        metrics = folder / "metrics.jsonl"
-        if metrics.exists():
-            epochs = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
-            assert epochs == list(range(len(epochs)))
-    assert run(folder, setting, 60.0)
+    folder.mkdir()
+    kills = sum(not run(folder, setting, moment) for moment in moments)
+    assert run(folder, setting, None)
+    assert recorded(folder) == EPOCHS
     return (folder / "digest").read_text(), kills
 
 
 @pytest.mark.parametrize("setting", ["poem", "alternate"])
-def test_killed_three_times(setting: str, tmp_path: Path, in_a_fork: Run) -> None:
-    expected, seconds = undisturbed(tmp_path / "calm", setting)
-    (tmp_path / "killed").mkdir()
+def test_killed_three_times(setting: str, tmp_path: Path, run: Run) -> None:
+    expected = training.digest(training.train(tmp_path / "calm", setting))
     chance = random.Random(1)
-    moments = [chance.uniform(0.05, 0.5) * seconds for _ in range(3)]
-    found, kills = killed_and_resumed(in_a_fork, tmp_path / "killed", setting, moments)
+    moments = [Moment(epochs, chance.uniform(0, 0.03)) for epochs in (0, 3, 7)]
+    found, kills = killed_and_resumed(run, tmp_path / "killed", setting, moments)
     assert found == expected
-    assert kills >= 1
-    names = {path.name for path in (tmp_path / "killed").iterdir()}
-    assert {"checkpoint.safetensors", "metrics.jsonl", "digest"} <= names
+    assert kills >= 2
+    assert {"checkpoint.safetensors", "metrics.jsonl"} <= {path.name for path in (tmp_path / "killed").iterdir()}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("setting", ["poem", "alternate"])
-def test_killed_at_twenty_random_moments(setting: str, tmp_path: Path) -> None:
-    expected, seconds = undisturbed(tmp_path / "calm", setting)
-    chance = random.Random(2)
-    for moment in range(20):
-        folder = tmp_path / f"killed-{moment}"
-        folder.mkdir()
-        found, _ = killed_and_resumed(in_a_fresh_process, folder, setting, [chance.uniform(0, 1) * seconds])
+def test_killed_at_twenty_random_moments(setting: str, tmp_path: Path, run: Run) -> None:
+    expected = training.digest(training.train(tmp_path / "calm", setting))
+    chance, total = random.Random(2), 0
+    for number in range(20):
+        moment = Moment(chance.randrange(EPOCHS), chance.uniform(0, 0.05))
+        found, kills = killed_and_resumed(run, tmp_path / f"killed-{number}", setting, [moment])
         assert found == expected
+        total += kills
+    assert total >= 10
 
 
 def test_a_longer_training_goes_on_from_a_shorter_one(tmp_path: Path) -> None:

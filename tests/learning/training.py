@@ -1,7 +1,7 @@
 """A short training in a directory, started by the tests that kill it.
 
-python training.py DIRECTORY SETTING trains once. python training.py, with lines of "DIRECTORY SETTING" on its standard
-input, starts each training in a fork of its own, which costs no imports, and prints the fork's number and how it ended.
+It reads lines of "DIRECTORY SETTING" from its standard input and starts each training in a fork of its own, which costs
+no imports; it prints the fork's process number and how it ended.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def value(policy: Policy) -> float:
     return WORLD.value(policy, CONTEXTS)
 
 
-def train(directory: Path, setting: str, epochs: int = 30) -> LearnedPolicy:
+def train(directory: Path, setting: str, epochs: int = 12) -> LearnedPolicy:
     """The same training every time."""
     given: dict[str, Any] = {"epochs": epochs, "patience": 1000, "batch_contexts": 20, "show_progress": False}
     return learn_policy(WORLD.log(1, 60, 3), directory=directory, **given, **SETTINGS[setting])
@@ -57,6 +57,7 @@ def train_and_sign(folder: Path, setting: str) -> None:
 
 def serve() -> None:
     """One fork a line of standard input, before anything has been computed here."""
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one imports much, which no fork should repeat
     for line in sys.stdin:
         folder, setting = line.split()
         fork = os.fork()
@@ -71,7 +72,4 @@ def serve() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if len(sys.argv) > 1:
-        train_and_sign(Path(sys.argv[1]), sys.argv[2])
-    else:
-        serve()
+    serve()
