@@ -10,8 +10,9 @@ Shards may be merged in any order; the ridge κ enters once, at `finish`. Everyt
 """  # noqa: E501
 
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton, BlockUncertainty
-from offpolicy.uncertainty.calibration import Calibration, calibrate_gamma, covered
+from offpolicy.uncertainty.calibration import METHODS, Calibration, bootstrap_errors, calibrate_gamma, covered
 from offpolicy.uncertainty.factor import row_leave_one_out
+from offpolicy.uncertainty.frequency import FrequencyBucket, frequency_profile
 from offpolicy.uncertainty.gauss_newton import (
     EXACT_LIMIT,
     LastLayerGaussNewton,
@@ -19,6 +20,7 @@ from offpolicy.uncertainty.gauss_newton import (
     LinearGaussNewton,
     LinearUncertainty,
 )
+from offpolicy.uncertainty.held_out import HeldOutError, held_out_error, held_out_errors
 from offpolicy.uncertainty.per_action import PerActionMatrices, PerActionUncertainty
 from offpolicy.uncertainty.rows import FORMS, Form, row_uncertainty, uncertainty_of
 from offpolicy.uncertainty.shared import SharedMatrix, SharedUncertainty
@@ -26,10 +28,13 @@ from offpolicy.uncertainty.shared import SharedMatrix, SharedUncertainty
 __all__ = [
     "EXACT_LIMIT",
     "FORMS",
+    "METHODS",
     "BlockGaussNewton",
     "BlockUncertainty",
     "Calibration",
     "Form",
+    "FrequencyBucket",
+    "HeldOutError",
     "LastLayerGaussNewton",
     "LastLayerUncertainty",
     "LinearGaussNewton",
@@ -38,8 +43,12 @@ __all__ = [
     "PerActionUncertainty",
     "SharedMatrix",
     "SharedUncertainty",
+    "bootstrap_errors",
     "calibrate_gamma",
     "covered",
+    "frequency_profile",
+    "held_out_error",
+    "held_out_errors",
     "row_leave_one_out",
     "row_uncertainty",
     "uncertainty_of",

@@ -1,8 +1,10 @@
 """γ from the data: how many U make [β̂e^{−γU}, β̂e^{γU}] cover β* at the nominal rate, when β* is never seen.
 
-Two ways. `bootstrap` draws logs from β̂, refits, and measures the error in units of U; it sees estimation error and
-the pull of the ridge, not misspecification. `binned` compares, in bins of (β̂, U), how often actions were taken with
-how often β̂ said; it sees misspecification where it is common to a bin, not errors that cancel within it.
+Three ways. `bootstrap` (the default) draws logs from β̂ and refits: the least noisy where the model fits, but blind to
+misspecification, since β̂ is the truth of its worlds. `held_out` judges fits of half the log by the other half: noisier,
+but it also sees such misspecification as squares of features describe. `binned` compares, in bins of (β̂, U), how often
+actions were taken with how often β̂ said: a check against gross miscalibration rather than a calibration, since errors
+that cancel within a bin, as most estimation error does, leave no trace, and its γ is then far too small.
 """
 
 import math
@@ -20,9 +22,11 @@ from offpolicy.logging_policy import LoggingPolicy
 from offpolicy.policies import logged_log_prob, row_tiles
 from offpolicy.progress import progress
 from offpolicy.seeding import torch_generator
+from offpolicy.uncertainty.held_out import COUNTED, held_out_errors
 from offpolicy.uncertainty.rows import Form, row_uncertainty, uncertainty_of
 
-Method = Literal["bootstrap", "binned"]
+Method = Literal["bootstrap", "held_out", "binned"]
+METHODS: tuple[Method, ...] = ("bootstrap", "held_out", "binned")
 LEVEL = Range(0.0, 1.0, include_low=False, include_high=False)
 LARGEST_GAMMA = 100.0
 BINS = (10, 5)
@@ -52,31 +56,40 @@ def calibrate_gamma(
     *,
     uncertainty: Tensor | None = None,
     method: Method = "bootstrap",
+    errors: Tensor | None = None,
     draws: int = 10,
     seed: int = 0,
 ) -> Calibration:
-    """The smallest γ whose band reaches the level, by the chosen method.
+    """The smallest γ whose band reaches the level.
 
-    `uncertainty` is U of the log's rows in that form, computed where it is not given.
+    `uncertainty` is U of the log's rows in that form, and `errors` what `bootstrap_errors` or `held_out_errors` gave;
+    both are computed where they are not given, the errors by `draws` refits.
     """
     check_number("level", level, LEVEL)
-    check_choice("method", method, ("bootstrap", "binned"))
+    check_choice("method", method, METHODS)
     if uncertainty is None:
         uncertainty = row_uncertainty(logging_policy, form)
     if not bool((uncertainty > 0).any()):
         return Calibration(0.0, level, 1.0, 0.0, method)
     if method == "binned":
         gamma, coverage = _binned(logging_policy, form, level)
-    else:
-        errors = bootstrap_errors(logging_policy, draws, seed)  # (draws, rows)
-        scaled = (errors / uncertainty.clamp(min=torch.finfo(torch.float64).tiny)).flatten()
-        gamma = float(np.quantile(scaled.numpy(), level))
-        coverage = float((scaled <= gamma).double().mean())
-    return Calibration(gamma, level, coverage, gamma * float(uncertainty.mean()), method)
+        return Calibration(gamma, level, coverage, gamma * float(uncertainty.mean()), method)
+    if errors is None:
+        find = held_out_errors if method == "held_out" else bootstrap_errors
+        errors = find(logging_policy, draws, seed)
+    unit = uncertainty
+    if method == "bootstrap" and logging_policy.row_fold is not None and logging_policy.model not in COUNTED:
+        # Its errors are those of the fit to all rows, whose U is smaller than the cross-fitted one.
+        unit = uncertainty_of(logging_policy.whole, logging_policy.log, logging_policy.log, form)
+    scaled = (errors / unit.clamp(min=torch.finfo(torch.float64).tiny)).flatten()
+    gamma = min(float(np.quantile(scaled.numpy(), level)), LARGEST_GAMMA)
+    return Calibration(
+        gamma, level, float((scaled <= gamma).double().mean()), gamma * float(uncertainty.mean()), method
+    )
 
 
-def bootstrap_errors(logging_policy: LoggingPolicy, draws: int, seed: int) -> Tensor:
-    """|log β̂_b − log β̂| of the logged rows, β̂_b refitted to actions drawn from β̂ in the same contexts."""
+def bootstrap_errors(logging_policy: LoggingPolicy, draws: int = 10, seed: int = 0) -> Tensor:
+    """|log β̂_b − log β̂| of the rows, β̂_b refitted to actions drawn from β̂ in the same contexts; (draws, rows)."""
     log, policy = logging_policy.log, logging_policy.whole.policy
     own = logged_log_prob(policy, log)
     errors = torch.empty(draws, log.n_rows, dtype=torch.float64)

@@ -82,7 +82,7 @@ def uncertainty_of(
         ridge = model.ridge
     softmax = model.softmax
     items = None if softmax is None else softmax.scorer.items()
-    state = _state_function(softmax, data, intercept=items is None and normalisation == "raw")
+    state = state_function(softmax, data, intercept=items is None and normalisation == "raw")
     if form == "shared":
         return _shared(state, items, data, rows, ridge, normalisation)
     if form == "per_action" or softmax is None:
@@ -95,7 +95,7 @@ def uncertainty_of(
 State = Callable[[LoggedData], Tensor]
 
 
-def _state_function(softmax: ScorerPolicy | None, data: LoggedData, intercept: bool) -> State:
+def state_function(softmax: ScorerPolicy | None, data: LoggedData, intercept: bool) -> State:
     """The last layer's input of every context of a log; with an intercept, which is a weight like the others."""
     design = DesignMatrix.fit(data.contexts) if softmax is None else None
 
