@@ -54,4 +54,3 @@ def test_a_policy_refuses_a_column_of_the_wrong_kind() -> None:
     tiny = FeatureTable({"c": CategoricalColumn(np.zeros(1, np.int32), Vocabulary(["only"]))})
     with pytest.raises(ParameterError, match="'c' must be an embedding"):
         LinearSoftmaxPolicy("c", torch.ones(2, 1), torch.zeros(2)).log_probs(tiny)
-
