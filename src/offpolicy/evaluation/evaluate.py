@@ -20,7 +20,7 @@ from offpolicy.evaluation.propensities import refit_bootstrap, worst_case_band
 from offpolicy.evaluation.results import EstimatorResult, Evaluation, PolicyEvaluation, Scale, Sensitivity
 from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.evaluation.targets import as_policy
+from offpolicy.evaluation.targets import ColumnPolicy, as_policy
 from offpolicy.log import LoggedData
 from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
 from offpolicy.policies import Policy
@@ -62,7 +62,8 @@ def evaluate(
             f"Every reward in this log is {log.reward_to_user_scale(float(log.reward[0])):g}: nothing tells policies "
             "apart. Check that the reward column is the right one."
         )
-    model = reward_model or PooledRewardModel.fit(log, beta.whole.design)
+    if reward_model is None and not all(isinstance(target, ColumnPolicy) for target in targets.values()):
+        reward_model = PooledRewardModel.fit(log, beta.whole.design)
     uncertainty = row_uncertainty(beta) if beta.log is log else None
     if isinstance(gamma, str):
         check_choice("gamma", gamma, ("calibrated",))
@@ -72,7 +73,7 @@ def evaluate(
     on_policy = None
     with progress("evaluating", len(targets)) as advance:
         for name, target in targets.items():
-            data = PolicyRows.of(log, target, beta, uncertainty=uncertainty, reward_model=model, estimators=rows)
+            data = PolicyRows.of(log, target, beta, uncertainty=uncertainty, reward_model=reward_model, estimators=rows)
             on_policy = data.on_policy()
             estimates[name] = auto_estimate(data, level)
             aware = {} if uncertainty is None else {"worst_case": worst_case_band(data, gamma, level)}
@@ -123,7 +124,7 @@ def _one(
     gamma: float,
 ) -> PolicyEvaluation:
     left_out = {row.name: rows.can(row) for row in asked if rows.can(row)}
-    lam = _lambdas(rows)
+    lam = _lambdas(rows, estimate.lam)
     results = tuple(_estimate(rows, row, lam, gamma, methods, level) for row in asked if row.name not in left_out)
     return PolicyEvaluation(
         name=name,
@@ -138,9 +139,10 @@ def _one(
     )
 
 
-def _lambdas(rows: PolicyRows) -> dict[str, float]:
+def _lambdas(rows: PolicyRows, chosen: float | None = None) -> dict[str, float]:
     """λ for weights that bound (chosen by estimated error) and for the tight form, which scales it by N itself."""
-    return {"lam": least_error_lambda(rows).lam, "uips_tight": plug_in_lambda(rows.ratio, rows.reward)}
+    lam = least_error_lambda(rows).lam if chosen is None else chosen
+    return {"lam": lam, "uips_tight": plug_in_lambda(rows.ratio, rows.reward)}
 
 
 def log_driven(row: Estimator, lam: Mapping[str, float], gamma: float) -> dict[str, float]:

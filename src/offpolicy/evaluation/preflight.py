@@ -114,8 +114,12 @@ def _weight_checks(rows: PolicyRows) -> list[Check]:
 
 
 def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
-    pairs = np.unique(log.context_index.astype(np.int64) * log.n_actions + log.action)
-    per_context = np.bincount(pairs // log.n_actions, minlength=log.n_contexts)
+    pairs = log.context_index.astype(np.int64)
+    pairs *= log.n_actions
+    pairs += log.action
+    pairs.sort()
+    first = np.concatenate([[True], pairs[1:] != pairs[:-1]])
+    per_context = np.bincount(pairs[first] // log.n_actions, minlength=log.n_contexts)
     repeated = np.bincount(log.context_index, minlength=log.n_contexts) > 1
     single = float((per_context[repeated] == 1).mean()) if repeated.any() else None
     certain = float((rows.inputs["log_logging"] > np.log(0.99)).double().mean())

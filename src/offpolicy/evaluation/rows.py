@@ -22,7 +22,7 @@ from offpolicy.policies import Policy, tensor
 BASIC = ("log_ratio", "log_logging", "uncertainty")
 INDEX_INPUTS = ("action", "context_index")
 """Inputs that are the log's own arrays, widened only for the rows at hand."""
-CHUNK = 1 << 20
+CHUNK = 1 << 17
 """Rows weighed at a time: what an estimator needs beyond its inputs stays small, whatever the log's size."""
 
 
@@ -64,11 +64,12 @@ class PolicyRows:
         """Number of units."""
         return int(self.log.cluster_index.max()) + 1
 
-    def part(self, rows: slice) -> dict[str, Tensor]:
-        """All inputs of some rows."""
+    def part(self, rows: slice, names: Iterable[str] = INDEX_INPUTS) -> dict[str, Tensor]:
+        """The inputs of some rows, with those of the log's own arrays that are named."""
         found = {name: values[rows] if values.ndim else values for name, values in self.inputs.items()}
-        found["action"] = tensor(self.log.action)[rows].long()
-        found["context_index"] = tensor(self.log.context_index)[rows].long()
+        for name in INDEX_INPUTS:
+            if name in names:
+                found[name] = tensor(getattr(self.log, name))[rows].long()
         return found
 
     def parts(self) -> Iterator[slice]:
@@ -104,7 +105,7 @@ class PolicyRows:
         """The estimator's terms of the one value formula, for all rows or some."""
         if self.can(row):
             raise ParameterError(f"Estimator {row.name!r} cannot be used: {self.can(row)}.")
-        inputs = self.part(rows)
+        inputs = self.part(rows, (*row.inputs, *row.optional_inputs))
         weight, normaliser = row.terms(inputs, **hyper)
         if row.uses_reward_model:
             return Terms(weight, normaliser, inputs["reward"], inputs["imputed"], inputs["baseline"])

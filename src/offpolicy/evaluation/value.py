@@ -7,7 +7,6 @@ q̂. The sums merge, so a log may arrive in batches of any size and order.
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from offpolicy.accumulate import ExactSum
@@ -28,7 +27,7 @@ class Terms:
     @classmethod
     def without_reward_model(cls, weight: Tensor, normaliser: Tensor, reward: Tensor) -> Self:
         """Terms of an estimator that has no q̂."""
-        zero = torch.zeros_like(reward)
+        zero = reward.new_zeros(()).expand_as(reward)
         return cls(weight, normaliser, reward, zero, zero)
 
 

@@ -1,6 +1,6 @@
 """Γ-sensitivity: how wrong β̂ must be, by one factor in every row, before a conclusion flips."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,8 @@ from offpolicy.evaluation.clusters import Array
 
 GAMMAS = (1.0, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5, 10.0)
 GAMMA = Range(1.0, np.inf, include_high=False)
+CHUNK = 1 << 17
+"""Rows looked at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,7 @@ def gamma_sensitivity(
     """Γ at which Σvρr/Σvρ, v ∈ [1/Γ, Γ] per row, can reach `baseline_value` (say, the logging policy's value t).
 
     The low end is at or below t iff Σρ(r − t)₊/Γ ≤ Γ·Σρ(r − t)₋, so Γ² is the ratio of gains to losses: exact, without
-    search. The curve over `gammas` needs one sort. `reward` may be a residual, with q̂'s mean taken off the threshold.
+    search. The curve over `gammas` takes a few passes. `reward` may be a residual, q̂'s mean taken off the threshold.
     """
     factors = np.array([check_number("gammas", float(gamma), GAMMA) for gamma in gammas])
     log_rho, outcome = np.asarray(log_ratio, dtype=np.float64), np.asarray(reward, dtype=np.float64)
@@ -42,17 +44,18 @@ def gamma_sensitivity(
         nothing = np.full(len(factors), np.inf)
         return GammaSensitivity(baseline_value, 1.0, 1.0, factors, -nothing, nothing)
     ratio = np.exp(log_rho - top)
-    above = float((ratio * np.maximum(outcome - baseline_value, 0)).sum())
-    below = float((ratio * np.maximum(baseline_value - outcome, 0)).sum())
-    order = outcome.argsort(kind="stable")
-    ratio, outcome = ratio[order], outcome[order]
+    above = below = 0.0
+    for part in _parts(len(ratio)):
+        gap = ratio[part] * (outcome[part] - baseline_value)
+        above += float(gap[gap > 0].sum())
+        below -= float(gap[gap < 0].sum())
     return GammaSensitivity(
         baseline_value,
         _tipping(above, below),
         _tipping(below, above),
         factors,
-        _low_curve(ratio, outcome, factors),
-        -_low_curve(ratio[::-1], -outcome[::-1], factors),
+        _low_curve(ratio, outcome, factors, 1),
+        -_low_curve(ratio, outcome, factors, -1),
     )
 
 
@@ -63,16 +66,34 @@ def _tipping(gains: float, losses: float) -> float:
     return float(np.sqrt(gains / losses)) if losses > 0 else np.inf
 
 
-def _low_curve(ratio: Array, outcome: Array, gammas: Array) -> Array:
-    """The low end for every Γ, outcomes ascending: raise the first k, k = #{r < value}, until nothing changes."""
-    mass = np.concatenate([[0.0], ratio.cumsum()])
-    gain = np.concatenate([[0.0], (ratio * outcome).cumsum()])
+def _low_curve(ratio: Array, outcome: Array, gammas: Array, sign: int) -> Array:
+    """The low end for every Γ, y = ±outcome: raise the rows with y below the value, until nothing changes."""
     squares = np.square(gammas)
-    # Raised by Γ against lowered by 1/Γ is a factor Γ² − 1 on top of everything.
-    value = np.full(len(gammas), gain[-1] / mass[-1])
+    value = np.full(len(gammas), np.inf)
+    limit = np.full(len(gammas), -np.inf)
     while True:
-        k = np.searchsorted(outcome, value)
-        lower = ((squares - 1) * gain[k] + gain[-1]) / ((squares - 1) * mass[k] + mass[-1])
+        low_mass, low_gain, mass, gain = _sums_below(ratio, outcome, sign, limit)
+        # Raised by Γ against lowered by 1/Γ is a factor Γ² − 1 on top of everything.
+        lower = ((squares - 1) * low_gain + gain) / ((squares - 1) * low_mass + mass)
         if not (lower < value).any():
-            return np.asarray(np.minimum(lower, value))
-        value = np.minimum(lower, value)
+            return value
+        limit = value = np.minimum(lower, value)
+
+
+def _sums_below(ratio: Array, outcome: Array, sign: int, limits: Array) -> tuple[Array, Array, float, float]:
+    """Σρ and Σρy over the rows with y below each limit, and over all rows."""
+    order = limits.argsort()
+    mass, gain = np.zeros(len(limits) + 1), np.zeros(len(limits) + 1)
+    for part in _parts(len(ratio)):
+        y = sign * outcome[part]
+        # A row with `place` limits at or below it lies below all the others.
+        place = np.searchsorted(limits[order], y, side="right")
+        mass += np.bincount(place, ratio[part], len(mass))
+        gain += np.bincount(place, ratio[part] * y, len(gain))
+    rank = order.argsort()
+    return mass.cumsum()[rank], gain.cumsum()[rank], float(mass.sum()), float(gain.sum())
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    for start in range(0, rows, CHUNK):
+        yield slice(start, start + CHUNK)

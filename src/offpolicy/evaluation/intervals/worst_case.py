@@ -6,6 +6,8 @@ The linearised error assumes instead that log β̂ has a standard deviation U in
 group and independent between groups, and gives a standard error.
 """
 
+import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,9 @@ from torch import Tensor
 from offpolicy.estimators.logspace import LOG_LIMIT, SPREAD_LIMIT
 from offpolicy.evaluation.clusters import Array
 from offpolicy.evaluation.value import Terms
+
+CHUNK = 1 << 17
+"""Rows looked at a time."""
 
 
 class WorstCase(NamedTuple):
@@ -41,17 +46,13 @@ def worst_case_plain(log_ratio: ArrayLike, spread: ArrayLike, reward: ArrayLike)
 def worst_case_self_normalised(log_ratio: ArrayLike, spread: ArrayLike, reward: ArrayLike) -> WorstCase:
     """Exact range of Σvρr/Σvρ over v ∈ [e^{−s}, e^{s}], s = `spread` per row.
 
-    A ratio of linear functions of v is least where v is large for rewards below the value and small above it, so only
-    thresholds in the reward compete.
+    A ratio of linear functions of v is least where v is large for rewards below the value and small above it.
     """
     log_ratio, spread, outcome = _rows(log_ratio, spread, reward)
     if not _weighted(log_ratio):
         return WorstCase(-np.inf, np.inf)
-    order = outcome.argsort(kind="stable")
-    log_ratio, spread, outcome = log_ratio[order], spread[order], outcome[order]
-    top = (log_ratio + spread).max()
-    small, large = np.exp(log_ratio - spread - top), np.exp(log_ratio + spread - top)
-    return WorstCase(_smallest_ratio(small, large, outcome), -_smallest_ratio(small[::-1], large[::-1], -outcome[::-1]))
+    log_ratio = log_ratio - max(float((log_ratio[part] + spread[part]).max()) for part in _parts(len(log_ratio)))
+    return WorstCase(_smallest_ratio(log_ratio, spread, outcome, 1), -_smallest_ratio(log_ratio, spread, outcome, -1))
 
 
 def worst_case_doubly_robust(
@@ -77,15 +78,20 @@ def linearised_propensity_error(
     total = float(normaliser.sum())
     if total <= 0:
         return float("inf")
-    outcome = (terms.reward - terms.imputed).double()
-    if torch.equal(weight, normaliser):
-        outcome = outcome - (weight * outcome).sum() / total
-    change = -weight * outcome / total * uncertainty.double()
-    if elasticity is not None:
-        change = change * elasticity.double()
-    if group is not None:
-        change = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, change)
-    return float(change.square().sum().sqrt())
+    centre = 0.0
+    if weight is normaliser or torch.equal(weight, normaliser):
+        centre = sum(float(weight[part] @ _outcome(terms, part)) for part in _parts(len(weight))) / total
+    sums = torch.zeros(0 if group is None else int(group.max()) + 1, dtype=torch.float64)
+    squares = 0.0
+    for part in _parts(len(weight)):
+        change = weight[part] * (_outcome(terms, part) - centre) / total * uncertainty[part].double()
+        if elasticity is not None:
+            change *= elasticity[part].double()
+        if group is None:
+            squares += float(change.square().sum())
+        else:
+            sums.index_add_(0, group[part], change)
+    return math.sqrt(squares + float(sums.square().sum()))
 
 
 def _rows(log_ratio: ArrayLike, spread: ArrayLike, outcome: ArrayLike) -> tuple[Array, Array, Array]:
@@ -99,21 +105,31 @@ def _weighted(log_ratio: Array) -> bool:
     return bool((log_ratio > -np.inf).any())
 
 
-def _smallest_ratio(small: Array, large: Array, outcome: Array) -> float:
-    """min Σ u·y/Σ u over u_n ∈ [small_n, large_n], outcomes ascending: u is large for the first k, for the best k.
+def _outcome(terms: Terms, part: slice) -> Tensor:
+    return (terms.reward[part] - terms.imputed[part]).double()
 
-    Starting anywhere, taking k = #{y < ratio} and its ratio again only decreases and ends at the minimum.
+
+def _parts(rows: int) -> Iterator[slice]:
+    for start in range(0, rows, CHUNK):
+        yield slice(start, start + CHUNK)
+
+
+def _smallest_ratio(log_ratio: Array, spread: Array, outcome: Array, sign: int) -> float:
+    """min Σ u·y/Σ u over log u_n ∈ log ρ_n ± s_n, y = ±outcome: u is large exactly where y is below the minimum.
+
+    Starting anywhere, raising u where y is below the ratio and taking the ratio again only decreases it and ends at
+    the minimum, after a few rounds.
     """
-    mass, gain = _split_sums(small, large), _split_sums(small * outcome, large * outcome)
-    ratio, last = float(gain[0] / mass[0]), np.inf
-    while ratio < last:
-        k = int(np.searchsorted(outcome, ratio))
-        ratio, last = min(ratio, float(gain[k] / mass[k])), ratio
-    return ratio
-
-
-def _split_sums(small: Array, large: Array) -> Array:
-    """Σ large over the first k + Σ small over the rest, for k = 0..n; sums from both ends, so nothing cancels."""
-    first = np.concatenate([[0.0], large.cumsum()])
-    rest = np.concatenate([small[::-1].cumsum()[::-1], [0.0]])
-    return np.asarray(first + rest)
+    ratio, last = np.inf, np.inf
+    threshold = -np.inf
+    while True:
+        mass = gain = 0.0
+        for part in _parts(len(outcome)):
+            y = sign * outcome[part]
+            u = np.exp(log_ratio[part] + np.where(y < threshold, spread[part], -spread[part]))
+            mass += float(u.sum())
+            gain += float(u @ y)
+        ratio, last = min(ratio, gain / mass), ratio
+        if not ratio < last:
+            return ratio
+        threshold = ratio

@@ -1,0 +1,105 @@
+"""What evaluation costs: rows a second and memory at 10 million rows, and memory of DR with 10,000 actions.
+
+Run: python benchmarks/evaluation.py [--json] [--quick]
+
+The long log has 10 rows a context, recorded propensities and a target given as a column of probabilities; eight
+estimators with clustered intervals, verdict, comparison and sensitivity are all part of `evaluate`. Memory is the peak
+of a fresh process above its level with the log and the column in it. The wide log has one row a context and a softmax
+target over 10,000 actions, so that DR needs every action of every context; its memory is all the process ever held.
+`--quick` takes a tenth of the rows of the long log.
+"""
+
+import resource
+import time
+
+import numpy as np
+import torch
+
+import figures
+from offpolicy.evaluation.evaluate import evaluate
+from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData, NumericColumn
+from offpolicy.log.actions import ActionTable
+from offpolicy.log.features import Vocabulary
+from offpolicy.policies import LinearSoftmaxPolicy
+
+THREADS = 2
+ROWS, QUICK_ROWS, ROWS_PER_CONTEXT, FEW = 10_000_000, 1_000_000, 10, 50
+WIDE_ROWS, WIDE_ACTIONS, D = 20_000, 10_000, 10
+ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "sn_shrinkage", "uips", "snuips", "uips_tight")
+LIMIT_GB = 1.0
+
+
+def long_log(rows: int) -> tuple[LoggedData, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """A log of many rows, its propensities recorded, and a target's probability of each logged action."""
+    random = np.random.default_rng(0)
+    contexts = rows // ROWS_PER_CONTEXT
+    x = random.standard_normal(contexts)
+    action = random.integers(0, FEW, rows, dtype=np.int32)
+    log = LoggedData(
+        contexts=FeatureTable({"x": NumericColumn(x)}),
+        context_index=np.repeat(np.arange(contexts, dtype=np.int32), ROWS_PER_CONTEXT),
+        action=action,
+        reward=(random.random(rows) < 0.1 + 0.2 * (action % 3 == 0)).astype(np.float64),
+        actions=ActionTable(Vocabulary(np.arange(FEW))),
+        logging_prob=np.full(rows, 1 / FEW),
+    )
+    return log, random.gamma(0.5, 2.0, rows).clip(max=FEW) / FEW
+
+
+def long_run(rows: int) -> None:
+    """Print extra memory and seconds of evaluating the long log in this process."""
+    torch.set_num_threads(THREADS)
+    log, column = long_log(rows)
+    start = time.perf_counter()
+    extra = figures.extra_peak_bytes(
+        lambda: evaluate(log, {"target": column}, "recorded", estimators=ESTIMATORS, intervals=("normal",))
+    )
+    print(extra, time.perf_counter() - start)
+
+
+def wide_run() -> None:
+    """Print the most memory this process ever held in evaluating DR over many actions."""
+    torch.set_num_threads(THREADS)
+    random = np.random.default_rng(0)
+    x = random.standard_normal((WIDE_ROWS, D)).astype(np.float32)
+    action = (random.pareto(1.0, WIDE_ROWS) * 100).astype(np.int64) % WIDE_ACTIONS
+    log = LoggedData.from_arrays(
+        contexts=FeatureTable({"x": EmbeddingColumn(x)}),
+        context_index=np.arange(WIDE_ROWS),
+        action=action,
+        reward=(random.random(WIDE_ROWS) < 0.3).astype(np.float64),
+        actions=WIDE_ACTIONS,
+    )
+    weights = torch.from_numpy(random.standard_normal((WIDE_ACTIONS, D)) * 0.3)
+    target = LinearSoftmaxPolicy("x", weights, torch.zeros(WIDE_ACTIONS, dtype=torch.float64))
+    evaluate(log, {"target": target}, "popularity", estimators=("dr", "sndr"))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def main() -> None:
+    parser = figures.arguments(__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} rows instead of {ROWS:,}")
+    parser.add_argument("--child", choices=("long", "wide"), help="measure in this process; used by the benchmark")
+    options = parser.parse_args()
+    rows = QUICK_ROWS if options.quick else ROWS
+    if options.child == "long":
+        long_run(rows)
+        return
+    if options.child == "wide":
+        wide_run()
+        return
+    extra, seconds = map(
+        float, figures.output_of_child("--child", "long", *(["--quick"] if options.quick else [])).split()
+    )
+    facts = {"rows": rows, "estimators": len(ESTIMATORS)}
+    shape = f"{rows:,} rows, {len(ESTIMATORS)} estimators"
+    figures.Figure("evaluation.rows_per_second", rows / seconds, facts=facts, note=shape, digits=0).show(options.json)
+    figures.Figure("evaluation.extra_memory_gb", extra / 1e9, LIMIT_GB, facts=facts, note=shape).show(options.json)
+    wide = float(figures.output_of_child("--child", "wide"))
+    facts = {"rows": WIDE_ROWS, "actions": WIDE_ACTIONS}
+    shape = f"{WIDE_ROWS:,} rows × {WIDE_ACTIONS:,} actions, the whole process"
+    figures.Figure("evaluation.dr_memory_gb", wide / 1e9, LIMIT_GB, facts=facts, note=shape).show(options.json)
+
+
+if __name__ == "__main__":
+    main()
