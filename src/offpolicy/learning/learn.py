@@ -88,6 +88,47 @@ def learn_policy(
     of the log is held out. With a `directory`, a checkpoint follows every epoch and a killed training is resumed to
     the same result. `changes` are fields of `LearnerConfig` and hyper-parameters of the method, by name.
     """
+    trainer = prepare_training(
+        log,
+        method,
+        logging_policy=logging_policy,
+        uncertainty=uncertainty,
+        reward_model=reward_model,
+        config=config,
+        validation=validation,
+        directory=directory,
+        **changes,
+    )
+    trainer.run()
+    plan, logging = trainer.surrogate.plan, trainer.schedule.scorer
+    return LearnedPolicy(
+        ScorerPolicy(trainer.scorer),
+        trainer.scorer,
+        plan.method.name,
+        plan.method.label or plan.method.name,
+        plan.hyper,
+        trainer.config,
+        trainer.history,
+        trainer.best.epoch,
+        trainer.best.metric,
+        None if trainer.monitor is None else trainer.monitor.name,
+        None if logging is None else ScorerPolicy(logging),
+    )
+
+
+def prepare_training(
+    log: LoggedData,
+    method: str | Method = "uips",
+    *,
+    logging_policy: Policy | str | None = None,
+    uncertainty: Tensor | str | None = None,
+    reward_model: RewardModel | None = None,
+    config: LearnerConfig | None = None,
+    validation: Any = None,
+    directory: str | Path | None = None,
+    **changes: Any,
+) -> Trainer:
+    """Everything `learn_policy` does before the first step."""
     row = find_method(method)
     config, hyper = settle(row, config, changes)
     train_rows, valid_rows = _held_out_rows(log, validation, config)
@@ -107,29 +148,14 @@ def learn_policy(
     elif isinstance(validation, LoggedData):
         held, judge = supply.other_inputs(validation, dtype, plan)
         monitor = HeldOut(held_out_metric(config.metric), validation, Surrogate(judge, held, 1.0, supply.values()))
-    surrogate = Surrogate(
-        plan, rows, 1.0, supply.values(), supply.live() if config.in_batch and config.schedule == "pretrained" else None
-    )
     schedule = _schedule(scorer, [(train, rows), *parts], config, row)
-    surrogate.live = schedule.scorer if config.in_batch and schedule.scorer is not None else surrogate.live
+    live = None
+    if config.in_batch:
+        live = schedule.scorer if config.schedule == "alternate" else supply.live()
+    surrogate = Surrogate(plan, rows, 1.0, supply.values(), live)
+    folder = None if directory is None else Path(directory)
     identity = _identity(row, config, hyper, train, rows)
-    trainer = Trainer(
-        scorer, train, surrogate, config, schedule, monitor, None if directory is None else Path(directory), identity
-    )
-    trainer.run()
-    return LearnedPolicy(
-        ScorerPolicy(scorer),
-        scorer,
-        row.name,
-        row.label or row.name,
-        hyper,
-        config,
-        trainer.history,
-        trainer.best.epoch,
-        trainer.best.metric,
-        None if monitor is None else monitor.name,
-        None if schedule.scorer is None else ScorerPolicy(schedule.scorer),
-    )
+    return Trainer(scorer, train, surrogate, config, schedule, monitor, folder, identity)
 
 
 def make_scorer(log: LoggedData, config: LearnerConfig) -> Scorer:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,14 +99,24 @@ class Trainer:
 
     def _epoch(self, epoch: int, bar: Advance) -> Epoch:
         """One pass; returns its record."""
+        steps, text = self.steps(epoch), self._progress_text()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                record: Epoch = end.value
+                return record
+            bar(text)
+
+    def steps(self, epoch: int) -> Generator[None, None, Epoch]:
+        """One pass, pausing after every step; its record is the generator's value."""
         start = time.perf_counter()
         facts = self.schedule.begin(epoch)
         surrogate, joint = self._surrogate(epoch), self.schedule.joint(epoch)
         self.scorer.train()
-        text, norms = self._progress_text(), 0.0
         random = torch_generator(self.config.seed, "learning", "epoch", epoch)
         batches = self.all_batches if joint else self.batches
-        likelihood = 0.0
+        norms, likelihood = 0.0, 0.0
         for number, batch in enumerate(batches.epoch(random)):
             value = surrogate.of(self.scorer, batch)
             finite = bool(value.detach().isfinite())
@@ -116,7 +126,7 @@ class Trainer:
             norms += norm
             if joint:
                 likelihood += self.schedule.step(batch) * len(batch.rows)
-            bar(text)
+            yield
         if joint:
             facts = {"logging_log_likelihood": likelihood / self.log.n_rows}
         seen = surrogate.observed
