@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offpolicy.cli import printing
+
 if TYPE_CHECKING:
-    from offpolicy.experiments.demo import DemoResult
+    from offpolicy.experiments.demo import DemoResult, Propensities
 
 
 def demo(
@@ -20,19 +22,41 @@ def demo(
 
 
 def _show(result: "DemoResult") -> None:
-    from rich.console import Console
-    from rich.table import Table
+    shown = ("rows", "contexts", "actions", "actions_never_logged", "reward_mean", "propensities_recorded")
+    printing.facts("A synthetic log", {name: result.summary[name] for name in shown})
+    _show_propensities(result.propensities)
+    rows = [
+        (
+            row.name,
+            f"{row.fitted.value:.4f}",
+            f"{row.fitted.value - result.truth:+.4f}",
+            f"{row.fitted.mean_weight:.3f}",
+            f"{row.known.value:.4f}",
+            f"{row.known.value - result.truth:+.4f}",
+        )
+        for row in result.estimates
+    ]
+    title = f"What is the target policy worth? Truth: {result.truth:.4f}, logging: {result.logging:.4f}"
+    printing.table(title, ("estimator", "with β̂", "error", "mean w", "with β*", "error"), rows)
+    printing.lines("Notes", result.notes)
 
-    console = Console()
-    console.print("[bold]A synthetic log[/bold] (propensities hidden)")
-    for fact, what in result.summary.items():
-        console.print(f"  {fact.replace('_', ' ')}: {what}", markup=False, highlight=False)
-    table = Table(title=f"What is the target policy worth?  Truth: {result.truth:.4f}, logging: {result.logging:.4f}")
-    for column in ("estimator", "estimate", "error", "mean weight"):
-        table.add_column(column, justify="left" if column == "estimator" else "right")
-    for row in result.estimates:
-        error = row.value - result.truth
-        table.add_row(row.name, f"{row.value:.4f}", f"{error:+.4f}", f"{row.mean_weight:.3f}")
-    console.print(table)
-    for note in result.notes:
-        console.print(note, highlight=False)
+
+def _show_propensities(found: "Propensities") -> None:
+    quality, band = found.quality, found.calibration
+    printing.facts(
+        f"The logging policy β̂, on {quality.rows:,} rows held out",
+        {
+            "log-likelihood": f"{quality.log_likelihood:.3f} (uniform {quality.uniform_log_likelihood:.3f}, "
+            f"popularity {quality.popularity_log_likelihood:.3f}, the truth {found.true_log_likelihood:.3f})",
+            "calibration error": f"{quality.calibration_error or 0.0:.1%} of the mass in the wrong bin",
+            "mean weight": f"{quality.mean_weight:.3f} ± {quality.mean_weight_error:.3f} (1 where β̂ is right)",
+        },
+    )
+    printing.facts(
+        "Its uncertainty U, per action, over all rows",
+        {
+            "mean U": f"{found.mean_uncertainty:.3f}",
+            "γ": f"{band.gamma:.2f}, by {band.method}, for {band.level:.0%} bands β̂e^±γU",
+            "bands that hold the true β*": f"{found.coverage:.1%}",
+        },
+    )
