@@ -53,6 +53,8 @@ def test_demo_shows_every_estimator_against_the_truth() -> None:
     assert "Truth" in run.stdout
     for name in ESTIMATORS:
         assert f" {name} " in run.stdout
+    assert "Policies learned" in run.stdout
+    assert "verdict" in run.stdout
 
 
 def test_a_users_error_is_one_paragraph_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]

@@ -15,7 +15,7 @@ def demo(
     contexts: Annotated[int, typer.Option(min=100, help="Contexts to draw.")] = 5_000,
     actions: Annotated[int, typer.Option(min=2, help="Actions to choose among.")] = 50,
 ) -> None:
-    """Draw a log with hidden propensities, summarise it, and compare every estimate with the known truth."""
+    """Draw a log with hidden propensities, estimate, learn and evaluate, and compare with the known truth."""
     from offpolicy.experiments.demo import run_demo
 
     _show(run_demo(seed, contexts, actions))
@@ -38,6 +38,19 @@ def _show(result: "DemoResult") -> None:
     ]
     title = f"What is the target policy worth? Truth: {result.truth:.4f}, logging: {result.logging:.4f}"
     printing.table(title, ("estimator", "with β̂", "error", "mean w", "with β*", "error"), rows)
+    learned = [
+        (
+            one.label,
+            f"{one.truth:.4f}",
+            f"{one.found.value:.4f}",
+            f"{one.found.interval.low:.3f} – {one.found.interval.high:.3f}",
+            f"{one.improvement:.0%}",
+            one.found.preflight.verdict.answer,
+        )
+        for one in result.learned
+    ]
+    title = "Policies learned on 70 % of the contexts, evaluated on the others"
+    printing.table(title, ("method", "truth", "estimate", "95 % interval", "better", "verdict"), learned)
     printing.lines("Notes", result.notes)
 
 

@@ -1,4 +1,4 @@
-"""The demonstration: a synthetic log with hidden propensities; β̂, U and every estimate against the known truth."""
+"""The demonstration: a synthetic log with hidden propensities; β̂, U, estimates and learners against the known truth."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +8,11 @@ from torch import Tensor
 
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.estimators import ESTIMATORS, INPUTS
+from offpolicy.evaluation import PolicyEvaluation, evaluate
 from offpolicy.evaluation.inputs import weight_inputs
 from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.value import PointEstimate, Terms, value
+from offpolicy.learning import LearnerConfig, learn_policy
 from offpolicy.log import LoggedData
 from offpolicy.logging_policy import LoggingPolicy, Quality, fit_logging_policy
 from offpolicy.policies import Policy, tensor
@@ -19,6 +21,8 @@ from offpolicy.uncertainty import Calibration, calibrate_gamma, covered, row_unc
 HELD_OUT = 0.1
 LEVEL = 0.95
 REFITS = 5
+LEARNERS = ("ce", "bips_cap", "uips")
+"""Methods the demo learns a policy with, at their default hyper-parameters."""
 NOTES = (
     "β̂, U, γ and the reward model behind dm and the dr family are fitted to this log alone; no hyper-parameter but γ "
     "is tuned. The columns on the right use the true β* with U = 0 and the same reward model: what is left there is "
@@ -51,6 +55,18 @@ class Propensities:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """A policy learned on one part of the contexts and evaluated on the other."""
+
+    label: str
+    truth: float
+    """What it is worth, known to the demo alone."""
+    found: PolicyEvaluation
+    improvement: float
+    """Probability that it beats logging, told from the log."""
+
+
+@dataclass(frozen=True)
 class DemoResult:
     """What the demo shows."""
 
@@ -59,6 +75,7 @@ class DemoResult:
     truth: float
     logging: float
     estimates: list[Estimate]
+    learned: list[Learned]
     notes: tuple[str, ...] = NOTES
 
 
@@ -80,7 +97,26 @@ def run_demo(seed: int = 0, n_contexts: int = 5_000, n_actions: int = 50) -> Dem
         truth=world.value(target, log.contexts),
         logging=world.value(world.logging_policy, log.contexts),
         estimates=[Estimate(name, fitted[name], known[name]) for name in ESTIMATORS],
+        learned=_learned(world, hidden, seed),
     )
+
+
+def _learned(world: LinearSoftmaxWorld, log: LoggedData, seed: int) -> list[Learned]:
+    """Learn on 70 % of the contexts, evaluate on the rest without propensities, and look up the truth."""
+    train, test = log.split((0.7, 0.3), seed=seed)
+    beta = fit_logging_policy(train, "linear", seed=seed)
+    config = LearnerConfig(epochs=30, learning_rate=0.05, metric="lower_bound", seed=seed)
+    uncertainty = row_uncertainty(beta)
+    policies = {
+        method: learn_policy(train, method, logging_policy=beta, uncertainty=uncertainty, config=config)
+        for method in LEARNERS
+    }
+    found = evaluate(test, policies, estimators=("snips",), seed=seed)
+    chances = {row.candidate: row.probability_of_improvement for row in found.comparisons}
+    return [
+        Learned(policy.label, world.value(policy, test.contexts), found[name], chances[name])
+        for name, policy in policies.items()
+    ]
 
 
 def _estimates(
