@@ -112,7 +112,7 @@ def compare(log: LoggedData, epochs: int, as_json: bool) -> None:
     for method in ("ce", "uips"):
         typical[method] *= log.n_contexts / 512
     rewarded = float((log.reward > 0).mean())
-    epoch = typical["naive"] * log.n_rows / BATCH_ROWS
+    naive_epoch = typical["naive"] * log.n_rows / BATCH_ROWS
     shape: dict[str, object] = {"contexts": log.n_contexts, "rows": log.n_rows, "actions": log.n_actions}
     figures.Figure(
         "learning.uips_over_ce",
@@ -124,15 +124,15 @@ def compare(log: LoggedData, epochs: int, as_json: bool) -> None:
     how = f"{len(seconds['naive'])} batches of {BATCH_ROWS} rows measured and scaled to {log.n_rows} rows"
     figures.Figure(
         "learning.epoch_speedup",
-        epoch / typical["uips"],
+        naive_epoch / typical["uips"],
         LIMITS["epoch_speedup"],
         "at least",
         facts=shape
         | {
             "row_by_row": how,
-            "row_by_row_epoch_seconds": round(epoch, 1),
+            "row_by_row_epoch_seconds": round(naive_epoch, 1),
             "rows_with_reward": round(rewarded, 3),
-            "if_both_leave_out_rows_without_reward": round(rewarded * epoch / typical["uips"], 1),
+            "if_both_leave_out_rows_without_reward": round(rewarded * naive_epoch / typical["uips"], 1),
         },
         note=f"row by row {epoch:.0f} s: {how}",
     ).show(as_json)
