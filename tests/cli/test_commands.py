@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pytest
@@ -142,6 +142,15 @@ def test_export_checks_the_onnx_file_on_real_rows(folder: Path) -> None:
     assert found.code == 0, found.err
     assert found.json["checked_contexts"] == 500
     assert target.stat().st_size > 0
+
+
+def test_report_writes_one_page_from_the_results(folder: Path) -> None:
+    found = run("report", folder / "run", "--json")
+    assert found.code == 0, found.err
+    assert found.json == {"report": str(folder / "run" / "report.html")}
+    page = (folder / "run" / "report.html").read_text()
+    assert "uips" in page
+    assert ACTIONS[-1] not in page  # an action's name stays text
 
 
 def test_vowpal_wabbits_log_goes_all_the_way(folder: Path) -> None:
@@ -290,9 +299,8 @@ class Killer:
     def __init__(self, seed: int) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, "-c", SPAWNER]
-        self.process: Any = subprocess.Popen(
-            command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        pipe = subprocess.PIPE
+        self.process: Any = cast("Any", subprocess.Popen(command, text=True, env=environment, stdin=pipe, stdout=pipe))
         self.chance = random.Random(seed)
         assert self.process.stdout.readline() == "ready\n"
 

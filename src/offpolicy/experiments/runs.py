@@ -86,13 +86,14 @@ def run_evaluate(
     rows, notes = _unseen_rows(log, saved)
     part = log if rows is None else log.take(rows)
     targets = {name: _target(spec, log, part, rows, what, saved.get(name), name) for name, what in asked.items()}
-    judged = _judged(part, targets, _model(spec, options, explicit), options)
+    model = _model(spec, options, explicit)
+    judged = _judged(part, targets, model, options)
     parts = judged_parts(judged, options.ladder, options.seed)
     parts["evaluation"]["comparisons"] += _comparisons(judged, list(policies), list(others))
     run = clock.facts(options.command, options.config, options.seed)
     document = results("evaluate", run, spec, part, parts)
     files = {} if out is None else {"results": str(write_results(document, out))}
-    return Run(document, (*spec.notes, *notes), files)
+    return Run(document, (*spec.notes, *_unused(spec, model), *notes), files)
 
 
 def run_learn(
@@ -135,7 +136,7 @@ def run_learn(
     run = clock.facts(options.command, options.config, options.seed)
     document = results("learn", run, spec, held, parts)
     files = {"policy": str(policy), "results": str(write_results(document, folder))}
-    return Run(document, (*spec.notes, *notes), files)
+    return Run(document, (*spec.notes, *_unused(spec, model), *notes), files)
 
 
 def run_tune(
@@ -181,6 +182,13 @@ def _model(spec: LogSpec, options: RunOptions, explicit: bool) -> str:
     if options.logging_model is not None:
         return options.logging_model
     return "recorded" if explicit and spec.propensity is not None else "auto"
+
+
+def _unused(spec: LogSpec, model: str) -> tuple[str, ...]:
+    """A word on recorded propensities that are estimated all the same."""
+    if spec.propensity is None or model == "recorded":
+        return ()
+    return (f"The propensities in {spec.propensity} are not used; name them with --propensity to use them.",)
 
 
 def _is_folder(what: str) -> bool:
