@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offpolicy.checks import PAPER_GRID
 from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld
 from offpolicy.datasets.xmc import load_xmc
 from offpolicy.estimators import ESTIMATORS, Estimator
-from offpolicy.estimators.uncertainty_aware import PAPER_GRID
 from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.evaluate import GAMMA, log_driven
 from offpolicy.evaluation.hyper import plug_in_lambda
