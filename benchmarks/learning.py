@@ -109,7 +109,7 @@ def compare(log: LoggedData, epochs: int, as_json: bool) -> None:
             turn |= {"naive": naive.batch} if number % SLICE_EVERY == 0 else {}
             for name, taken in figures.seconds_in_turns(turn, 1, 0).items():
                 seconds[name] += taken
-    typical: dict[str, float] = {name: median(values) for name, values in seconds.items()}
+    typical: dict[str, float] = {name: quantiles(values, n=4)[0] for name, values in seconds.items()}
     for method in ("ce", "uips"):
         typical[method] *= log.n_contexts / 512
     rewarded = float((log.reward > 0).mean())
