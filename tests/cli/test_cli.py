@@ -55,6 +55,26 @@ def test_demo_shows_every_estimator_against_the_truth() -> None:
         assert f" {name} " in run.stdout
     assert "Policies learned" in run.stdout
     assert "verdict" in run.stdout
+    for shown in ("log-likelihood", "calibration error", "mean weight", "mean U", "bands that hold the true β*"):
+        assert f"  {shown}: " in run.stdout
+    assert max(len(line) for line in run.stdout.splitlines()) <= 80
+
+
+def test_the_demo_estimates_propensities_nearly_as_good_as_the_truth() -> None:
+    from offpolicy.experiments.demo import run_demo
+
+    result = run_demo(n_contexts=1_000, n_actions=10)
+    found, quality = result.propensities, result.propensities.quality
+    assert quality.uniform_log_likelihood < quality.popularity_log_likelihood < quality.log_likelihood
+    assert abs(quality.log_likelihood - found.true_log_likelihood) < 0.1
+    assert found.calibration.level == 0.95
+    assert 0.8 < found.coverage < 1
+    error = {
+        row.name: (abs(row.fitted.value - result.truth), abs(row.known.value - result.truth))
+        for row in result.estimates
+    }
+    assert error["ips_gt"][0] == error["ips_gt"][1]
+    assert error["snips"][0] < abs(result.logging - result.truth) / 2
 
 
 def test_a_users_error_is_one_paragraph_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]

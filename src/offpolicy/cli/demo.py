@@ -1,5 +1,6 @@
 """`offpolicy demo`: the main job on an embedded synthetic log whose truth is known."""
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,7 +52,7 @@ def _show(result: "DemoResult") -> None:
     ]
     title = "Policies learned on 70 % of the contexts, evaluated on the others"
     printing.table(title, ("method", "truth", "estimate", "95 % interval", "better", "verdict"), learned)
-    printing.lines("Notes", result.notes)
+    printing.lines("Notes", (line for note in result.notes for line in textwrap.wrap(note, 76)))
 
 
 def _show_propensities(found: "Propensities") -> None:

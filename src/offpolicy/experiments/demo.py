@@ -27,8 +27,9 @@ NOTES = (
     "β̂, U, γ and the reward model behind dm and the dr family are fitted to this log alone; no hyper-parameter but γ "
     "is tuned. The columns on the right use the true β* with U = 0 and the same reward model: what is left there is "
     "sampling noise and the bias of the weight itself. One log is one draw: another --seed ranks estimators otherwise.",
-    "ips_gt is given the true propensities in both. The _paper forms are printed as the paper defines them, and answer "
-    "close to 0 (see docs/estimators.md).",
+    "ips_gt is given the true propensities in both. minvar_paper and stablevar_paper are what the paper prints: they "
+    "answer close to 0 whatever the policy (see docs/estimators.md). The _official forms take U as the released code "
+    "normalises it, and their own γ.",
 )
 
 
@@ -86,11 +87,13 @@ def run_demo(seed: int = 0, n_contexts: int = 5_000, n_actions: int = 50) -> Dem
     hidden = log.without_propensities()
     logging_policy = fit_logging_policy(hidden, "linear", held_out=HELD_OUT, seed=seed)
     uncertainty = row_uncertainty(logging_policy)
+    official = row_uncertainty(logging_policy, normalisation="official")
     calibration = calibrate_gamma(logging_policy, level=LEVEL, uncertainty=uncertainty, draws=REFITS, seed=seed)
     target = world.target_policy()
     rewards = PooledRewardModel.fit(hidden)
-    fitted = _estimates(log, target, logging_policy, uncertainty, rewards, calibration.gamma)
-    known = _estimates(log, target, world.logging_policy, torch.zeros_like(uncertainty), rewards, calibration.gamma)
+    fitted = _estimates(log, target, logging_policy, (uncertainty, official), rewards, calibration.gamma)
+    none = torch.zeros_like(uncertainty)
+    known = _estimates(log, target, world.logging_policy, (none, none), rewards, calibration.gamma)
     return DemoResult(
         summary=hidden.summary(),
         propensities=_judged(logging_policy, log, uncertainty, calibration, seed),
@@ -123,16 +126,17 @@ def _estimates(
     log: LoggedData,
     target: Policy,
     logging: Policy,
-    uncertainty: Tensor,
+    uncertainty: tuple[Tensor, Tensor],
     rewards: PooledRewardModel,
     gamma: float,
 ) -> dict[str, PointEstimate]:
-    """Every registered estimator; those of the released code keep their own γ, which goes with their own U."""
-    inputs = weight_inputs(INPUTS, log, target, logging, uncertainty=uncertainty, reward_model=rewards)
+    """Every registered estimator with U and γ; those of the released code with their own, the second U."""
+    inputs = weight_inputs(INPUTS, log, target, logging, uncertainty=uncertainty[0], reward_model=rewards)
     found = {}
     for name, row in ESTIMATORS.items():
-        hyper = {"gamma": gamma} if "gamma" in row.hyper and not name.endswith("_official") else {}
-        weight, normaliser = row.terms(inputs, **hyper)
+        official = name.endswith("_official")
+        hyper = {"gamma": gamma} if "gamma" in row.hyper and not official else {}
+        weight, normaliser = row.terms(inputs | {"uncertainty": uncertainty[official]}, **hyper)
         if row.uses_reward_model:
             terms = Terms(weight, normaliser, inputs["reward"], rewards.imputed, inputs["baseline"])
         else:
