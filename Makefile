@@ -34,6 +34,7 @@ bench: setup
 
 docs: setup
 	$(BIN)/python -m offpolicy.estimators.catalogue > docs/estimators.md
+	$(BIN)/python -m offpolicy.cli.pages > docs/commands.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
