@@ -1,0 +1,172 @@
+"""How the tables of learned policies are made: one method tuned, one seed learned, on synthetic worlds and on Coat."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.datasets.coat import load_coat
+from offpolicy.datasets.synthetic import LinearSoftmaxWorld
+from offpolicy.evaluation.ranking import rank_lists
+from offpolicy.learning import METHODS, LearnerConfig, Method, learn_policy
+from offpolicy.log import LoggedData
+from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
+from offpolicy.models.reward_model import CrossFittedRewards, RewardFitConfig, fit_reward_model
+from offpolicy.seeding import torch_generator
+from offpolicy.tuning import HeldOutValue, Report, search, search_space, tune
+from offpolicy.tuning.spaces import Setting
+from offpolicy.tuning.study import Outcome
+from offpolicy.tuning.tune import Problem
+from offpolicy.uncertainty.rows import row_uncertainty
+
+Row = dict[str, Any]
+TUNING_SEEDS = (1_000, 1_001)
+"""Worlds that serve tuning alone; the table's seeds count from 0."""
+FRESH_CONTEXTS = 10_000
+HELD_OUT = 0.3
+SYNTHETIC = LearnerConfig(epochs=10, batch_contexts=250, patience=4, show_progress=False)
+SYNTHETIC_RATES = (0.03, 1.0)
+COAT = LearnerConfig(scorer="two_tower", schedule="alternate", epochs=15, patience=4, show_progress=False)
+COAT_RATES = (3e-4, 1e-2)
+COAT_METHODS = ("ce", "bips_cap", "shrinkage", "uips")
+COAT_SPLIT, COAT_VALIDATION = 0, 0.05
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the synthetic table: a method, and which U it is given."""
+
+    name: str
+    method: Method
+    label: str
+    uncertainty: str = "own"
+
+
+CONTROLS = (
+    Entry("uips_permuted_u", METHODS["uips"], "UIPS, U permuted", "permuted"),
+    Entry("uips_frequency_u", METHODS["uips"], "UIPS, U = 1/√n(a)", "frequency"),
+)
+ENTRIES: Mapping[str, Entry] = {
+    entry.name: entry for entry in (*(Entry(name, row, row.label) for name, row in METHODS.items()), *CONTROLS)
+}
+"""Every method, and UIPS with an uninformed U; BIPS is the control with a constant φ: Adam does not see the factor."""
+
+
+@dataclass(frozen=True)
+class Nuisances:
+    """β̂, U and q̂ of a log, each made when first asked for."""
+
+    log: LoggedData
+    seed: int
+
+    @cached_property
+    def logging(self) -> LoggingPolicy:
+        """β̂, linear."""
+        return fit_logging_policy(self.log, "linear", seed=self.seed)
+
+    @cached_property
+    def rewards(self) -> CrossFittedRewards:
+        """q̂, linear and cross-fitted."""
+        return fit_reward_model(self.log, "linear", config=RewardFitConfig(seed=self.seed, show_progress=False))
+
+    @cached_property
+    def own(self) -> Tensor:
+        """U of each row."""
+        return row_uncertainty(self.logging)
+
+    def uncertainty(self, kind: str) -> Tensor:
+        """U, the same numbers in another order, or a function of the action's frequency alone."""
+        if kind == "permuted":
+            order = torch.randperm(self.log.n_rows, generator=torch_generator(self.seed, "permuted U"))
+            return self.own[order]
+        if kind == "frequency":
+            counts = np.bincount(self.log.action, minlength=self.log.n_actions)
+            return torch.from_numpy(counts[self.log.action] ** -0.5)
+        return self.own
+
+    def given(self, entry: Entry) -> dict[str, Any]:
+        """What the entry's method asks for."""
+        found: dict[str, Any] = {"logging_policy": self.logging}
+        if entry.method.needs_uncertainty:
+            found["uncertainty"] = self.uncertainty(entry.uncertainty)
+        if entry.method.uses_reward_model:
+            found["reward_model"] = self.rewards
+        return found
+
+
+def draw_world(seed: int) -> tuple[LinearSoftmaxWorld, LoggedData]:
+    """15 actions, 5 features, a logging policy as sharp as the paper's sharpest; 1,000 contexts with 2 rows each."""
+    world = LinearSoftmaxWorld.draw(seed, n_actions=15, dimensions=5, temperature=0.5)
+    return world, world.log(seed, 1_000, rows_per_context=2)
+
+
+@lru_cache(maxsize=2)
+def _tuning_data(seed: int) -> tuple[Nuisances, HeldOutValue]:
+    train, valid = draw_world(seed)[1].split((1 - HELD_OUT, HELD_OUT), seed=seed)
+    nuisances = Nuisances(train, seed)
+    return nuisances, HeldOutValue(valid, nuisances.logging.logged_log_prob(valid))
+
+
+def tune_synthetic(name: str, trials: int) -> Row:
+    """One method's settings: the best mean over the tuning worlds of the held-out lower bound."""
+    entry = ENTRIES[name]
+    parts = [_tuning_data(seed) for seed in TUNING_SEEDS]
+
+    def objective(settings: Mapping[str, Setting], report: Report) -> Outcome:
+        done: list[Outcome] = []
+        for number, (nuisances, judge) in enumerate(parts):
+            problem = Problem(nuisances.log, judge, nuisances.given(entry))
+            first = number * SYNTHETIC.epochs
+            done.append(problem.trial(entry.method, SYNTHETIC, settings, report, first))
+        epochs = round(float(np.mean([each.found["epochs"] for each in done])))
+        return Outcome(float(np.mean([each.value for each in done])), {"epochs": epochs})
+
+    space = search_space(entry.method, learning_rates=SYNTHETIC_RATES, n_actions=parts[0][0].log.n_actions)
+    tuned = search(objective, space, name=name, trials=trials, show_progress=False)
+    pruned = sum(trial.state == "pruned" for trial in tuned.trials)
+    return {"method": name, "trials": trials, "tuned": dict(tuned.settings), "estimate": tuned.value, "pruned": pruned}
+
+
+def learn_synthetic(seed: int, tuned: Mapping[str, Mapping[str, Any]], trials: int) -> list[Row]:
+    """Learn with each method's settings on a log of its own seed; the value is the true one on fresh contexts."""
+    world, log = draw_world(seed)
+    nuisances, fresh = Nuisances(log, seed), world.contexts(seed + 50_000, FRESH_CONTEXTS)
+    logging = world.value(world.logging_policy, fresh)
+    best = float(world.rewards(fresh).max(1).values.mean())
+    rows = []
+    for name, settings in tuned.items():
+        entry = ENTRIES[name]
+        changes: dict[str, Any] = {**nuisances.given(entry), **settings, "seed": seed}
+        value = world.value(learn_policy(log, entry.method, config=SYNTHETIC, **changes).policy, fresh)
+        row = {"method": name, "seed": seed, "trials": trials, "value": value, "logging": logging, "best": best}
+        rows.append({key: round(each, 6) if isinstance(each, float) else each for key, each in row.items()})
+    return rows
+
+
+def tune_coat(name: str, trials: int, data: str | None) -> Row:
+    """One method's settings on Coat, by NDCG@5 of the validation users."""
+    coat = load_coat(data)
+    valid, _ = coat.split(COAT_VALIDATION, COAT_SPLIT)
+    space = search_space(name, learning_rates=COAT_RATES, n_actions=coat.train.n_actions)
+    found = tune(coat.train, name, trials=trials, space=space, validation=valid, metric="NDCG@5", config=COAT)
+    settings = {each: value for each, value in found.settings.items() if each != "epochs"}
+    return {"method": name, "trials": trials, "tuned": settings, "estimate": found.value}
+
+
+def learn_coat(seed: int, tuned: Mapping[str, Mapping[str, Any]], trials: int, data: str | None) -> list[Row]:
+    """Learn on the biased ratings, stop by the validation users, rank the 16 random items of every test user."""
+    coat = load_coat(data)
+    valid, test = coat.split(COAT_VALIDATION, COAT_SPLIT)
+    rows = []
+    for name, settings in tuned.items():
+        changes: dict[str, Any] = {**settings, "seed": seed}
+        learned = learn_policy(coat.train, name, config=COAT, validation=valid, metric="NDCG@5", **changes)
+        found = rank_lists(learned.policy, test)
+        metrics = {"P@5": found.precision, "R@5": found.recall, "NDCG@5": found.ndcg}
+        rounded = {metric: round(value, 6) for metric, value in metrics.items()}
+        rows.append({"method": name, "seed": seed, "trials": trials, **rounded, "epochs": learned.best_epoch + 1})
+    return rows

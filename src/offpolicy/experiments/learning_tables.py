@@ -1,0 +1,290 @@
+"""Two tables of learned policies: every method on synthetic worlds whose truth is known, and four of them on Coat.
+
+    python -m offpolicy.experiments.learning_tables synthetic --out rows.jsonl
+    python -m offpolicy.experiments.learning_tables synthetic --out rows.jsonl --table
+
+Each finished piece is one line of JSON; the same command goes on where a killed one stopped.
+"""
+
+import argparse
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from offpolicy.atomic import write_whole
+from offpolicy.errors import LogError
+from offpolicy.experiments.learning_runs import (
+    COAT_METHODS,
+    ENTRIES,
+    Row,
+    learn_coat,
+    learn_synthetic,
+    tune_coat,
+    tune_synthetic,
+)
+from offpolicy.learning import METHODS
+from offpolicy.tuning import search_space
+from offpolicy.tuning.spaces import describe
+
+WORKERS = 2
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The finished rows of a file; a last line cut short by a kill does not count."""
+    if not path.exists():
+        return []
+    rows: list[Row] = []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines):
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except ValueError:
+            if number < len(lines) - 1:
+                raise LogError(
+                    f"Line {number + 1} of {path} is not JSON. Delete the line; it will be made again."
+                ) from None
+    return rows
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows in one write; a line that a kill cut short is taken away first."""
+    whole = path.read_bytes() if path.exists() else b""
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        end = whole.rfind(b"\n") + 1
+        os.truncate(file, end)
+        os.pwrite(file, text, end)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+class _Here(Executor):
+    """Runs each job in this process, when it is submitted."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def _executor(workers: int) -> Executor:
+    if workers == 0:
+        return _Here()
+    return ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (os.getpid(),))
+
+
+def _start_worker(parent: int) -> None:
+    """One thread a worker; a worker whose parent was killed ends too."""
+    torch.set_num_threads(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table: its lines, how one of them is tuned, and how all are learned for a seed."""
+
+    names: tuple[str, ...]
+    seeds: int
+    trials: int
+    tune: Callable[..., Row]
+    learn: Callable[..., list[Row]]
+    extra: tuple[Any, ...] = ()
+
+    def run(self, path: Path, workers: int = WORKERS) -> None:
+        """Tune what is not tuned, learn what is not learned, seed by seed."""
+        missing = [name for name in self.names if name not in self.tuned(path)]
+        with _executor(workers) as pool:
+            for job in as_completed([pool.submit(self.tune, name, self.trials, *self.extra) for name in missing]):
+                append_rows(path, [job.result()])
+            tuned = self.tuned(path)
+            done = {(row["method"], row["seed"]) for row in read_rows(path) if "seed" in row}
+            jobs = []
+            for seed in range(self.seeds):
+                left = {name: tuned[name] for name in self.names if (name, seed) not in done}
+                if left:
+                    jobs.append(pool.submit(self.learn, seed, left, self.trials, *self.extra))
+            for learned in as_completed(jobs):
+                append_rows(path, learned.result())
+
+    def tuned(self, path: Path) -> dict[str, Mapping[str, Any]]:
+        """The settings found so far; rows of another budget are refused."""
+        rows = read_rows(path)
+        other = {row["trials"] for row in rows} - {self.trials}
+        if other:
+            raise LogError(f"{path} holds rows of {other.pop()} trials, not {self.trials}. Choose another file.")
+        return {row["method"]: row["tuned"] for row in rows if "tuned" in row}
+
+
+Floats = npt.NDArray[np.float64]
+
+
+def _columns(rows: Sequence[Row], column: str) -> dict[str, dict[int, float]]:
+    """method -> seed -> number."""
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if "seed" in row:
+            found.setdefault(row["method"], {})[row["seed"]] = row[column]
+    return found
+
+
+def _spread(values: Floats) -> str:
+    deviation = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    return f"{values.mean():.4f} ± {deviation:.4f}"
+
+
+def _difference(mine: Mapping[int, float], other: Mapping[int, float]) -> str:
+    """Mean paired difference over the common seeds, its standard error, and on how many seeds it is positive."""
+    seeds = sorted(mine.keys() & other.keys())
+    gaps = np.array([mine[seed] - other[seed] for seed in seeds])
+    if len(gaps) < 2 or not gaps.any():
+        return "–"
+    error = gaps.std(ddof=1) / len(gaps) ** 0.5
+    return f"{gaps.mean():+.4f} ± {error:.4f} ({(gaps > 0).sum()}/{len(gaps)})"
+
+
+def _settings(rows: Sequence[Row]) -> dict[str, str]:
+    return {
+        row["method"]: ", ".join(f"{name} {value:.3g}" for name, value in row["tuned"].items())
+        for row in rows
+        if "tuned" in row
+    }
+
+
+def synthetic_table(rows: Sequence[Row]) -> str:
+    """True values in Markdown, best first: mean ± s.d. over seeds; differences: mean ± s.e. (seeds above zero)."""
+    values, logging = _columns(rows, "value"), _columns(rows, "logging")
+    best = _columns(rows, "best")
+    if not values:
+        return "No rows yet.\n"
+    settings = _settings(rows)
+    lines = [
+        "| method | seeds | true value | − logging policy | − CE | − BIPS-Cap | tuned |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    ranked = sorted(values, key=lambda name: -np.mean(list(values[name].values())))
+    for name in ranked:
+        mine = values[name]
+        gaps = [_difference(mine, other) for other in (logging[name], values.get("ce", {}), values.get("bips_cap", {}))]
+        cells = [ENTRIES[name].label, str(len(mine)), _spread(np.array(list(mine.values()))), *gaps]
+        lines.append(f"| {' | '.join(cells)} | {settings.get(name, '')} |")
+    longest = max(values, key=lambda name: len(values[name]))
+    for label, column in (("logging policy", logging[longest]), ("best possible", best[longest])):
+        lines.append(f"| *{label}* | {len(column)} | {_spread(np.array(list(column.values())))} | | | | |")
+    return "\n".join(lines) + "\n"
+
+
+PAPER_COAT = {
+    "ce": ("0.2799 ± 0.005", "0.4618 ± 0.010", "0.4529 ± 0.007"),
+    "bips_cap": ("0.2758 ± 0.006", "0.4582 ± 0.007", "0.4399 ± 0.009"),
+    "shrinkage": ("0.2790 ± 0.005", "0.4636 ± 0.004", "0.4464 ± 0.010"),
+    "uips": ("0.2877 ± 0.003", "0.4757 ± 0.005", "0.4576 ± 0.008"),
+}
+"""P@5, R@5, NDCG@5 as the paper prints them, over 10 seeds."""
+
+
+def coat_table(rows: Sequence[Row]) -> str:
+    """Coat's test users in Markdown, beside the paper's numbers."""
+    if not any("seed" in row for row in rows):
+        return "No rows yet.\n"
+    settings, metrics = _settings(rows), ("P@5", "R@5", "NDCG@5")
+    lines = [
+        "| method | seeds | P@5 | R@5 | NDCG@5 | paper: P@5 | R@5 | NDCG@5 | tuned |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in COAT_METHODS:
+        columns = [_columns(rows, metric).get(name, {}) for metric in metrics]
+        if columns[0]:
+            ours = [_spread(np.array(list(column.values()))) for column in columns]
+            cells = [METHODS[name].label, str(len(columns[0])), *ours, *PAPER_COAT[name], settings.get(name, "")]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def methods_table() -> str:
+    """Every learner in Markdown: its weight, what it climbs, what it needs, and where tuning looks."""
+    lines = [
+        "| name | label | weight | climbs | needs | searched besides the learning rate |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in METHODS.items():
+        needs = {
+            "β̂": row.needs_logging_policy,
+            "U": row.needs_uncertainty,
+            "q̂": row.uses_reward_model,
+            "recorded β*": "recorded_log_ratio" in row.inputs,
+        }
+        listed = ", ".join(need for need, asked in needs.items() if asked) or "–"
+        weight = f"`{row.weight}`" if row.weight else "1"
+        climbs = row.climbs.name.replace("_", " ") + (", exact gradient" if row.gradient == "exact" else "")
+        cells = (f"`{name}`", row.label, weight, climbs, listed, describe(search_space(row)[1:]) or "–")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def refreshed_page(text: str, results: Path) -> str:
+    """The page with its three tables made anew, each between `<!-- name -->` and `<!-- end -->`."""
+    tables = {
+        "methods": methods_table(),
+        "synthetic": synthetic_table(read_rows(results / "learning_synthetic.jsonl")),
+        "coat": coat_table(read_rows(results / "learning_coat.jsonl")),
+    }
+    for name, table in tables.items():
+        before, start, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        if not start or not end:
+            raise LogError(f"The page has no place for the table {name!r}, between <!-- {name} --> and <!-- end -->.")
+        text = before + start + table + end + after
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="learning_tables", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("table", choices=("synthetic", "coat", "docs"), help="docs refreshes docs/learning.md")
+    parser.add_argument("--data", help="folder of Coat's files")
+    parser.add_argument("--seeds", type=int, help="how often everything is drawn or started anew (10; Coat 5)")
+    parser.add_argument("--trials", type=int, help="settings tried for each method (20; Coat 8)")
+    parser.add_argument("--out", type=Path, help="file of rows, one JSON object a line; for docs the page")
+    parser.add_argument("--methods", nargs="+", choices=tuple(ENTRIES), help="only these, for now")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="processes; 0 works in this one")
+    parser.add_argument("--table", dest="print", action="store_true", help="print the table of the rows, run nothing")
+    given = parser.parse_args(arguments)
+    if given.table == "docs":
+        page: Path = given.out or Path("docs/learning.md")
+        write_whole(page, refreshed_page(page.read_text(encoding="utf-8"), page.parent / "results"))
+        return
+    path = given.out or Path(f"learning_{given.table}.jsonl")
+    if not given.print:
+        _experiment(given).run(path, given.workers)
+    print((synthetic_table if given.table == "synthetic" else coat_table)(read_rows(path)), end="")
+
+
+def _experiment(given: argparse.Namespace) -> Experiment:
+    names = tuple(given.methods or (ENTRIES if given.table == "synthetic" else COAT_METHODS))
+    if given.table == "synthetic":
+        return Experiment(names, given.seeds or 10, given.trials or 20, tune_synthetic, learn_synthetic)
+    return Experiment(names, given.seeds or 5, given.trials or 8, tune_coat, learn_coat, (given.data,))
+
+
+if __name__ == "__main__":
+    main()
