@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shared_data import write
 
 from offpolicy.datasets.location import check_known_counts, find_data
 from offpolicy.datasets.number_file import read_numbers
 from offpolicy.datasets.ranking_data import CandidateLists, RankingData
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary
+from shared_data import write
 
 
 def test_files_are_found_in_their_folder_or_in_the_folder_given(tmp_path: Path) -> None:

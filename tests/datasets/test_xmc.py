@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_data import shared_data, write
 
 from offpolicy.datasets import xmc
 from offpolicy.datasets.xmc import load_xmc, read_xmc
 from offpolicy.errors import LogError
+from shared_data import shared_data, write
 
 TRAIN = "3 4 5\n1,4 0:1 3:0.5\n 2:2e-1\n0\n"
 TEST = "2 4 5\n2 1:-1\n4,0 0:1 1:1 2:1 3:1\n"
