@@ -1,6 +1,6 @@
 """Do bands [β̂e^{−γU}, β̂e^{γU}] with γ from the data cover the true β* as often as they promise?
 
-Run: python benchmarks/uncertainty_coverage.py [--json] [--quick]
+Run: python benchmarks/uncertainty_coverage.py [--json] [--quick] [--seeds 5] [--first 0]
 
 In worlds whose β* is known, one row a context, propensities hidden from the fit. `linear`: β* is a linear softmax, as
 the model supposes. `bent`: its logits are linear in x + 0.4(|x| − E|x|), which the linear model cannot express. Each
@@ -146,10 +146,13 @@ def show_table(found: list[Summary]) -> None:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help="two linear worlds of 1,000 rows")
+    parser.add_argument("--seeds", type=int, default=5, help="worlds of each kind")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first of them")
     options = parser.parse_args()
     sizes = (1_000,) if options.quick else (3_000, 30_000)
-    worlds, seeds = (WORLDS[:1], 2) if options.quick else (WORLDS, 5)
-    tasks = [Task(*each) for each in itertools.product(worlds, sizes, range(seeds))]
+    worlds, seeds = (WORLDS[:1], 2) if options.quick else (WORLDS, options.seeds)
+    drawn = range(options.first, options.first + seeds)
+    tasks = [Task(*each) for each in itertools.product(worlds, sizes, drawn)]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         every = [cell for found in pool.map(cells, reversed(tasks)) for cell in found]
     found = list(summaries(every, sizes))
