@@ -1,8 +1,10 @@
 """Each surrogate's gradient is the finite difference of the estimator it states, with φ frozen."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from offpolicy.estimators import ESTIMATORS
 from offpolicy.learning import METHODS
 from offpolicy.learning.methods import find_method
 from offpolicy.learning.objectives import Moments
+from offpolicy.learning.rows import merged_rows
 from offpolicy.models.epochs import ContextBatches
 
 EVERY = [*METHODS, *(name for name in ESTIMATORS if find_method(name).name == name and name not in METHODS)]
@@ -227,3 +230,33 @@ def test_a_log_without_overlap_moves_nothing() -> None:
     surrogate = small.surrogate("snips")
     surrogate.rows.fixed["log_logging"].fill_(2000.0)
     assert not small.gradient(surrogate).any()
+
+
+@pytest.mark.parametrize("method", ["ce", "bips", "uips", "snips", "minvar", "banditnet", "poem", "adaptive", "dr"])
+def test_equal_rows_may_stand_as_one(method: str) -> None:
+    """Every row three times over: the gradient is that of one row in three with a count of three."""
+    small = Small.draw(13)
+    rows = np.repeat(np.arange(small.log.n_rows), 3)
+    thrice = replace(small, log=small.log.take(rows), uncertainty=small.uncertainty[rows])
+    surrogate = thrice.surrogate(method)
+    surrogate.moments = Moments(0.1, 0.2, len(rows))
+    expected = thrice.gradient(surrogate)
+    counted = np.flatnonzero(surrogate.plan.counted(surrogate.rows).numpy())
+    merged = merged_rows(thrice.log, surrogate.rows, counted)
+    assert merged is not None
+    kept, surrogate.count = merged
+    assert len(kept) <= small.log.n_rows
+    assert int(surrogate.count.sum()) == len(counted)
+    (batch,) = ContextBatches(thrice.log, thrice.log.n_contexts, kept).epoch()
+    small.scorer.zero_grad()
+    surrogate.of(small.scorer, batch).backward()  # type: ignore[no-untyped-call]
+    parts = [p.grad.flatten() for p in (small.scorer.weights, small.scorer.bias) if p.grad is not None]
+    torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_rows_that_differ_in_anything_stay_apart() -> None:
+    small = Small.draw(13)
+    rows = np.repeat(np.arange(small.log.n_rows), 2)
+    twice = replace(small, log=small.log.take(rows), uncertainty=torch.arange(len(rows), dtype=torch.float64))
+    surrogate = twice.surrogate("uips")
+    assert merged_rows(twice.log, surrogate.rows, np.arange(len(rows))) is None

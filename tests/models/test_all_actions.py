@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.models import all_actions
-from offpolicy.models.all_actions import expectation, iterate_log_probs, linear_values, sample, top_k
+from offpolicy.models.all_actions import expectation, iterate_log_probs, linear_values, sample, top_k, total_expectation
 
 
 def head(contexts: int, actions: int, d: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,6 +53,10 @@ def test_expectation_equals_the_dense_sum_and_so_does_its_gradient() -> None:
     for one, other in zip(torch.autograd.grad((coefficients * found).sum(), leaves), expected_gradients, strict=True):
         torch.testing.assert_close(one, other)
     assert torch.autograd.gradcheck(lambda h, w, b: expectation(h, w, b, values), leaves)
+    total = total_expectation(states, weights, bias, values, coefficients)
+    torch.testing.assert_close(total, (coefficients * expected).sum())
+    for one, other in zip(torch.autograd.grad(2 * total, leaves), expected_gradients, strict=True):
+        torch.testing.assert_close(one, 2 * other)
 
 
 def test_expectation_of_a_constant_is_the_constant() -> None:

@@ -9,7 +9,7 @@ write a function: its keyword-only parameters are hyper-parameters with declared
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -49,6 +49,10 @@ class RowTerms:
     """r less the reward baseline; r − q̂(x, a) where a reward model is present."""
     moments: Moments | None = None
     """For objectives that ask for them."""
+
+    def times(self, count: Tensor) -> "RowTerms":
+        """The terms of rows that stand for several equal ones each, for objectives that sum over a batch."""
+        return replace(self, weight=self.weight * count, slope=self.slope * count, normaliser=self.normaliser * count)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from offpolicy.policies import Policy, row_tiles, tensor
 
 Integers = npt.NDArray[np.int64]
 WHOLE_NUMBERS = ("context_index", "action", "logging_rank", "fold")
+WORTH_MERGING = 0.8
+"""Equal rows are merged where at most this share of them remains."""
 
 
 @dataclass
@@ -44,6 +46,24 @@ class RowInputs:
         fixed = {name: values[torch.from_numpy(rows)] for name, values in self.fixed.items()}
         top = None if self.top is None else self.top[torch.from_numpy(contexts)]
         return RowInputs(fixed, self.logging, top, self.sample_size)
+
+
+def merged_rows(log: LoggedData, inputs: RowInputs, rows: Integers) -> tuple[Integers, Tensor] | None:
+    """One row of each set of equal ones, and how many each row of the log stands for; None where few are equal.
+
+    Rows are equal if context, action and every fixed quantity are, so that their coefficients always will be.
+    """
+    order = rows[np.lexsort((log.reward[rows], log.action[rows], log.context_index[rows]))]
+    equal = np.ones(max(len(order) - 1, 0), dtype=np.bool_)
+    for column in (log.context_index, log.action, *(values.numpy() for values in inputs.fixed.values())):
+        sorted_column = column[order]
+        equal &= sorted_column[1:] == sorted_column[:-1]
+    first = np.flatnonzero(np.concatenate(([True], ~equal)))
+    if len(first) > WORTH_MERGING * len(order):
+        return None
+    count = torch.zeros(log.n_rows, dtype=inputs.fixed["reward"].dtype)
+    count[torch.from_numpy(order[first])] = torch.from_numpy(np.diff(first, append=len(order))).to(count.dtype)
+    return order[first], count
 
 
 def row_inputs(

@@ -18,7 +18,7 @@ from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import Gradient, Method
 from offpolicy.learning.objectives import Moments, Objective, RowTerms, top_k_factor
 from offpolicy.learning.rows import RowInputs, context_inputs
-from offpolicy.models.all_actions import Values, expectation
+from offpolicy.models.all_actions import Values, total_expectation
 from offpolicy.models.epochs import Batch
 from offpolicy.models.normalisers import Full, InBatch, Normaliser
 from offpolicy.models.scorers import Scorer
@@ -72,6 +72,11 @@ class Plan:
         """Whether the fused pass serves."""
         return self.objective.per_row and not (self.method.estimator is not None and self.method.estimator.whole_log)
 
+    @property
+    def merges(self) -> bool:
+        """Whether equal rows may stand as one: no quantity is taken over the rows of the log or the batch as such."""
+        return not self.in_batch and not (self.method.estimator is not None and self.method.estimator.whole_log)
+
     def capped(self, cap: float) -> "Plan":
         """The same with the weight min(ρ, cap), for the first epoch."""
         method = Method(self.method.name, "clipped", "value")
@@ -102,11 +107,12 @@ class Observed:
     largest: float = 0.0
     surrogate: float = 0.0
 
-    def add(self, terms: RowTerms) -> None:
-        """Take in some rows."""
-        self.rows += len(terms.weight)
-        self.gain += float((terms.weight * terms.gain).sum())
-        self.weight += float(terms.weight.sum())
+    def add(self, terms: RowTerms, count: Tensor | None = None) -> None:
+        """Take in some rows, each as often as its count says."""
+        weight = terms.weight if count is None else terms.weight * count
+        self.rows += len(terms.weight) if count is None else int(count.sum())
+        self.gain += float((weight * terms.gain).sum())
+        self.weight += float(weight.sum())
         self.largest = max(self.largest, float(terms.weight.amax())) if len(terms.weight) else self.largest
 
 
@@ -124,6 +130,8 @@ class Surrogate:
     """β̂'s scorer, where its probabilities are to be those of the moment."""
     moments: Moments | None = None
     observed: Observed = field(default_factory=Observed)
+    count: Tensor | None = None
+    """How many equal rows each row of the log stands for; None where each stands for itself."""
 
     @property
     def normaliser(self) -> Normaliser:
@@ -158,8 +166,13 @@ class Surrogate:
 
         def coefficients(log_prob: Tensor, places: Tensor) -> Tensor:
             terms = terms_of(log_prob, places)
-            self.observed.add(terms)
+            count = None if self.count is None else self.count[batch.rows[places]]
+            self.observed.add(terms, count)
+            if count is not None and not self.plan.objective.per_row:
+                terms = terms.times(count)
             row = self.plan.objective.of(terms, self.plan.hyper)
+            if count is not None and self.plan.objective.per_row:
+                row = row * count
             return row if self.plan.top_k == 1 else row * top_k_factor(log_prob, self.plan.top_k)
 
         return coefficients
@@ -223,8 +236,9 @@ class Surrogate:
             log_prob = torch.addmm(fixed_bias, fixed_states[part], fixed_weights.T).log_softmax(1)
             return found * top_k_factor(log_prob, top_k)
 
-        counts = torch.bincount(batch.row_context, minlength=len(states)).to(states.dtype)
-        return (expectation(states, weights, bias, values) * counts).sum()
+        times = None if self.count is None else self.count[batch.rows]
+        counts = torch.bincount(batch.row_context, times, minlength=len(states)).to(states.dtype)
+        return total_expectation(states, weights, bias, values, counts)
 
     def fold(self, batch: Batch) -> Tensor | None:
         """The fold of each row of a batch, where q̂ is cross-fitted."""

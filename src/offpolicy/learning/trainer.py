@@ -25,6 +25,7 @@ from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.history import Epoch, TensorBoard, write_metrics
 from offpolicy.learning.monitors import Monitor
 from offpolicy.learning.objectives import Moments
+from offpolicy.learning.rows import merged_rows
 from offpolicy.learning.schedule import Pretrained, Schedule, batches_of
 from offpolicy.learning.surrogate import Observed, Surrogate
 from offpolicy.log import LoggedData
@@ -77,6 +78,10 @@ class Trainer:
                 "reward_baseline so that the other rows count."
             )
         rows = None if bool(counted.all()) else np.flatnonzero(counted.numpy())
+        merges = plan.merges and config.batch_rows is None and config.first_epoch_cap is None
+        merged = merged_rows(self.log, self.surrogate.rows, np.flatnonzero(counted.numpy())) if merges else None
+        if merged is not None:
+            rows, self.surrogate.count = merged
         self.batches = batches_of(self.log, config, rows)
         self.surrogate.rows_a_batch = self.log.n_rows / len(self.batches)
         self.all_batches = self.batches if rows is None else batches_of(self.log, config)
@@ -164,7 +169,8 @@ class Trainer:
             log_prob = surrogate.normaliser.log_prob(states, weights, bias, batch.row_context, batch.row_action)
             terms = surrogate.batch_terms(states, weights, bias, batch)(log_prob, torch.arange(len(batch.rows)))
             gained = (terms.weight * terms.gain).double()
-            total, square = total + float(gained.sum()), square + float((gained**2).sum())
+            times = 1.0 if surrogate.count is None else surrogate.count[batch.rows].double()
+            total, square = total + float((gained * times).sum()), square + float((gained**2 * times).sum())
         n = self.log.n_rows
         variance = max(square - total**2 / n, 0.0) / max(n - 1, 1)
         return Moments(total / n, math.sqrt(variance), n)

@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 27
 """Largest buffer a tile may take unless the caller names a tile."""
 
 Values = Callable[[slice], Tensor]
-"""g(x, a) for some contexts and all actions, (tile, actions): asked for tile by tile, twice if gradients flow."""
+"""g(x, a) for some contexts and all actions, (tile, actions), asked for tile by tile; `expectation` asks twice."""
 
 
 def iterate_logits(
@@ -95,6 +95,44 @@ def expectation(states: Tensor, weights: Tensor, bias: Tensor | None, values: Va
     """Σ_a π(a|x) g(x, a) of each context; differentiable in π: ∇ = Σ_a π (g − mean) ∇logit_a."""
     mean: Tensor = _Expectation.apply(states, weights, bias, values)  # type: ignore[no-untyped-call]
     return mean
+
+
+class _TotalExpectation(torch.autograd.Function):
+    """Σ_x n_x Σ_a π(a|x) g(x, a); values are asked for once, the gradients are found on the way there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weights: Tensor, bias: Tensor | None, values: Values, counts: Tensor
+    ) -> Tensor:
+        needs, total = ctx.needs_input_grad, states.new_zeros(())
+        d_states = torch.zeros_like(states) if needs[0] else None
+        d_weights = torch.zeros_like(weights) if needs[1] else None
+        d_bias = torch.zeros_like(bias) if needs[2] and bias is not None else None
+        for part, log_prob in iterate_log_probs(states, weights, bias):
+            prob, found = log_prob.exp_(), values(part)
+            mean = torch.linalg.vecdot(prob, found)
+            total += mean @ counts[part]
+            slope = prob.mul_(found.sub(mean.unsqueeze(1)).mul_(counts[part].unsqueeze(1)))  # (tile, actions)
+            if d_states is not None:
+                torch.mm(slope, weights, out=d_states[part])
+            if d_weights is not None:
+                d_weights.addmm_(slope.t(), states[part])
+            if d_bias is not None:
+                d_bias += slope.sum(0)
+        ctx.gradients = d_states, d_weights, d_bias
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        return *(None if each is None else each.mul_(upstream) for each in gradients), None, None
+
+
+def total_expectation(states: Tensor, weights: Tensor, bias: Tensor | None, values: Values, counts: Tensor) -> Tensor:
+    """Σ_x n_x Σ_a π(a|x) g(x, a), with its gradient found in the same pass as its value; go back once."""
+    total: Tensor = _TotalExpectation.apply(states, weights, bias, values, counts)  # type: ignore[no-untyped-call]
+    return total
 
 
 def top_k(states: Tensor, weights: Tensor, bias: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
