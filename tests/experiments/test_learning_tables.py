@@ -10,14 +10,13 @@ import torch
 
 from offpolicy.errors import LogError
 from offpolicy.experiments import learning_runs
+from offpolicy.experiments.json_lines import append_rows, read_rows
 from offpolicy.experiments.learning_runs import ENTRIES, Nuisances, draw_world, learn_synthetic, tune_synthetic
 from offpolicy.experiments.learning_tables import (
     Experiment,
-    append_rows,
     coat_table,
     main,
     methods_table,
-    read_rows,
     refreshed_page,
     synthetic_table,
 )

@@ -7,96 +7,31 @@ Each finished piece is one line of JSON; the same command goes on where a killed
 """
 
 import argparse
-import json
-import os
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from offpolicy.atomic import write_whole
 from offpolicy.errors import LogError
+from offpolicy.experiments.json_lines import Row, append_rows, read_rows
 from offpolicy.experiments.learning_runs import (
     COAT_METHODS,
     ENTRIES,
-    Row,
     learn_coat,
     learn_synthetic,
     tune_coat,
     tune_synthetic,
 )
+from offpolicy.experiments.workers import Crew, Job
 from offpolicy.learning import METHODS
 from offpolicy.tuning import search_space
 from offpolicy.tuning.spaces import describe
 
 WORKERS = 2
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The finished rows of a file; a last line cut short by a kill does not count."""
-    if not path.exists():
-        return []
-    rows: list[Row] = []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines):
-        try:
-            rows += [json.loads(line)] if line.strip() else []
-        except ValueError:
-            if number < len(lines) - 1:
-                raise LogError(
-                    f"Line {number + 1} of {path} is not JSON. Delete the line; it will be made again."
-                ) from None
-    return rows
-
-
-def append_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Add rows in one write; a line that a kill cut short is taken away first."""
-    whole = path.read_bytes() if path.exists() else b""
-    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        end = whole.rfind(b"\n") + 1
-        os.truncate(file, end)
-        os.pwrite(file, text, end)
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-class _Here(Executor):
-    """Runs each job in this process, when it is submitted."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(fn(*args, **kwargs))
-        return done
-
-
-def _executor(workers: int) -> Executor:
-    if workers == 0:
-        return _Here()
-    return ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (os.getpid(),))
-
-
-def _start_worker(parent: int) -> None:
-    """One thread a worker; a worker whose parent was killed ends too."""
-    torch.set_num_threads(1)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @dataclass(frozen=True)
@@ -113,18 +48,18 @@ class Experiment:
     def run(self, path: Path, workers: int = WORKERS) -> None:
         """Tune what is not tuned, learn what is not learned, seed by seed."""
         missing = [name for name in self.names if name not in self.tuned(path)]
-        with _executor(workers) as pool:
-            for job in as_completed([pool.submit(self.tune, name, self.trials, *self.extra) for name in missing]):
-                append_rows(path, [job.result()])
+        with Crew(workers) as crew:
+            for done in crew.work([Job(self.tune, (name, self.trials, *self.extra)) for name in missing]):
+                append_rows(path, [done.result])
             tuned = self.tuned(path)
-            done = {(row["method"], row["seed"]) for row in read_rows(path) if "seed" in row}
+            finished = {(row["method"], row["seed"]) for row in read_rows(path) if "seed" in row}
             jobs = []
             for seed in range(self.seeds):
-                left = {name: tuned[name] for name in self.names if (name, seed) not in done}
+                left = {name: tuned[name] for name in self.names if (name, seed) not in finished}
                 if left:
-                    jobs.append(pool.submit(self.learn, seed, left, self.trials, *self.extra))
-            for learned in as_completed(jobs):
-                append_rows(path, learned.result())
+                    jobs.append(Job(self.learn, (seed, left, self.trials, *self.extra)))
+            for done in crew.work(jobs):
+                append_rows(path, done.result)
 
     def tuned(self, path: Path) -> dict[str, Mapping[str, Any]]:
         """The settings found so far; rows of another budget are refused."""

@@ -1,0 +1,48 @@
+"""A file of JSON lines that grows row by row and survives a kill at any moment."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from offpolicy.errors import LogError
+
+Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The finished rows of a file; a last line cut short by a kill does not count."""
+    if not path.exists():
+        return []
+    rows: list[Row] = []
+    lines = path.read_bytes().split(b"\n")  # as bytes, because a kill may cut a character in two
+    for number, line in enumerate(lines):
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except ValueError:
+            if number < len(lines) - 1:
+                raise LogError(
+                    f"Line {number + 1} of {path} is not JSON. Delete the line; it will be made again."
+                ) from None
+    return rows
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows in one write; a line that a kill cut short is taken away first."""
+    whole = path.read_bytes() if path.exists() else b""
+    text = as_lines(rows).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        end = whole.rfind(b"\n") + 1
+        os.truncate(file, end)
+        os.pwrite(file, text, end)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def as_lines(rows: Iterable[Row]) -> str:
+    """One JSON object a line."""
+    return "".join(json.dumps(row) + "\n" for row in rows)

@@ -1,0 +1,174 @@
+"""Processes that work through jobs side by side; jobs of one group share what their process has cached."""
+
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from offpolicy.errors import OffPolicyError
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A call that can be sent to another process."""
+
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    group: tuple[Any, ...] = ()
+    """Jobs of one group read the same data; a worker stays with a group while it lasts."""
+    rank: int = 0
+    """Jobs of a lower rank are handed out first."""
+    name: str = ""
+    """What messages call the job."""
+    ticket: Any = None
+    """What the caller knows the job by."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished job."""
+
+    job: Job
+    result: Any
+    seconds: float
+
+
+@dataclass
+class _Worker:
+    """A process, the job it is on, and the group it has in its caches."""
+
+    process: Any
+    pipe: Connection
+    job: Job | None = None
+    group: tuple[Any, ...] | None = None
+    since: float = 0.0
+
+
+@dataclass
+class Crew:
+    """A few worker processes, each with one thread; with none the jobs are done in this process."""
+
+    count: int
+    _workers: list[_Worker] = field(default_factory=list)
+
+    def __enter__(self) -> "Crew":
+        """Processes start when they are first needed."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.process.terminate()  # idle after the last job; a job that is still running is of no use
+            worker.process.join()
+            worker.pipe.close()
+        self._workers.clear()
+
+    def work(self, waiting: list[Job]) -> Iterator[Done]:
+        """Do the waiting jobs; the caller may add to the list as results come."""
+        if self.count == 0:
+            yield from _work_here(waiting)
+            return
+        while waiting or self._busy():
+            self._hand_out(waiting)
+            busy = {worker.pipe: worker for worker in self._busy()}
+            for pipe in wait(list(busy)):
+                yield _received(busy[pipe])  # type: ignore[index]
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.job is not None]
+
+    def _hand_out(self, waiting: list[Job]) -> None:
+        while waiting and len(self._busy()) < self.count:
+            worker = next((each for each in self._workers if each.job is None), None) or self._hired()
+            held = {each.group for each in self._busy()}
+            job = next_job(waiting, worker.group, held)
+            waiting.remove(job)
+            worker.job, worker.group, worker.since = job, job.group, time.perf_counter()
+            worker.pipe.send((job.call, job.arguments))
+
+    def _hired(self) -> _Worker:
+        context = get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_serve, args=(there, os.getpid()), daemon=True)
+        process.start()
+        there.close()  # so that the end of the worker is the end of the pipe
+        self._workers.append(_Worker(process, here))
+        return self._workers[-1]
+
+
+def next_job(waiting: list[Job], group: tuple[Any, ...] | None, held: set[tuple[Any, ...] | None]) -> Job:
+    """What a free worker takes of the lowest rank: its own group, else one that nobody holds, else the first."""
+    lowest = min(job.rank for job in waiting)
+    ready = [job for job in waiting if job.rank == lowest]
+    own = next((job for job in ready if job.group == group), None)
+    return own or next((job for job in ready if job.group not in held), ready[0])
+
+
+def _work_here(waiting: list[Job]) -> Iterator[Done]:
+    group = None
+    while waiting:
+        job = next_job(waiting, group, set())
+        waiting.remove(job)
+        group, since = job.group, time.perf_counter()
+        result = job.call(*job.arguments)
+        yield Done(job, result, time.perf_counter() - since)
+
+
+def _received(worker: _Worker) -> Done:
+    job = worker.job
+    assert job is not None
+    try:
+        kind, result = worker.pipe.recv()
+    except (EOFError, ConnectionError):
+        worker.process.join()
+        raise OffPolicyError(
+            f"A worker process ended without a word (exit code {worker.process.exitcode}) while it was busy with "
+            f"{job.name}; the system may have run out of memory. Run the command again: what is finished is kept. "
+            "Fewer --workers need less memory."
+        ) from None
+    worker.job = None
+    if kind == "refused":
+        raise result
+    if kind == "failed":
+        raise RuntimeError(f"{job.name} failed in a worker process:\n{result}")
+    return Done(job, result, time.perf_counter() - worker.since)
+
+
+def _serve(pipe: Connection, parent: int) -> None:
+    """The life of a worker: jobs in, results out, until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
+    _end_with(parent)
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ[f"{library}_NUM_THREADS"] = "1"  # read when NumPy and torch are first imported, which is below
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            call, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[str, Any] = ("done", call(*arguments))
+        except OffPolicyError as error:
+            answer = ("refused", error)
+        except Exception:
+            answer = ("failed", traceback.format_exc())
+        pipe.send(answer)
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent was killed, also in the middle of a job."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
