@@ -42,6 +42,7 @@ def evaluate(
     level: float = 0.95,
     gamma: float | str = GAMMA,
     refits: int = 0,
+    uncertainty: Tensor | None = None,
     reward_model: PooledRewardModel | None = None,
     seed: int = 0,
 ) -> Evaluation:
@@ -50,7 +51,8 @@ def evaluate(
     `policies` maps names to policies (or is one policy): anything with log_probs, a column with π(a_n|x_n) of every
     logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". Hyper-parameters come
     from the log alone: λ by estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is
-    added, that many fits of β̂ each. Nothing of size rows × actions is ever made.
+    added, that many fits of β̂ each. U of every row and a reward model are fitted unless they are given. Nothing of size
+    rows × actions is ever made.
     """
     level = check_number("level", level, LEVEL)
     rows = [ESTIMATORS.find(name) for name in estimators]
@@ -64,7 +66,8 @@ def evaluate(
         )
     if reward_model is None and not all(isinstance(target, ColumnPolicy) for target in targets.values()):
         reward_model = PooledRewardModel.fit(log, beta.whole.design)
-    uncertainty = row_uncertainty(beta) if beta.log is log else None
+    if uncertainty is None and beta.log is log:
+        uncertainty = row_uncertainty(beta)
     if isinstance(gamma, str):
         check_choice("gamma", gamma, ("calibrated",))
         gamma = calibrate_gamma(beta, uncertainty=uncertainty, seed=seed).gamma

@@ -101,13 +101,21 @@ class Rung:
 def propensity_ladder(
     log: LoggedData, policy: Any, models: Sequence[Any] = LADDER[:4], *, level: float = 0.95, seed: int = 0
 ) -> list[Rung]:
-    """The same question under ever richer models of β̂; answers that move with the model are not answers yet."""
+    """The same question under ever richer models of β̂; answers that move with the model are not answers yet.
+
+    A model that is fitted already is taken as it is.
+    """
     target = as_policy(policy, log)
     rungs = []
+    rewards: dict[bool, PooledRewardModel] = {}  # by whether they know products of features
     with progress("propensity ladder", len(models)) as advance:
         for model in models:
-            beta = fit_logging_policy(log, model, seed=seed)
-            rows = PolicyRows.of(log, target, beta, reward_model=PooledRewardModel.fit(log, beta.whole.design))
+            beta = model if isinstance(model, LoggingPolicy) else fit_logging_policy(log, model, seed=seed)
+            design = beta.whole.design
+            products = design is not None and design.quadratic
+            if products not in rewards:
+                rewards[products] = PooledRewardModel.fit(log, design)
+            rows = PolicyRows.of(log, target, beta, reward_model=rewards[products])
             found = auto_estimate(rows, level)
             quality = beta.quality
             mean = float(rows.ratio.double().mean())

@@ -4,19 +4,23 @@ q̂(x, a) = x·b + x·b_a, where b is fitted to all rows and b_a to what is left
 a ridge that leave-one-out chooses. Logged rows get the prediction of a model that did not see them, in closed form.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models.encoders import DesignMatrix
-from offpolicy.policies import tensor
 
+Floats = npt.NDArray[np.float64]
 RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 1e6)
 """Pulls towards the pooled model that are tried; the last is the pooled model alone."""
+RANK = 1e-12
+"""Squared singular values below this share of the largest are rounding."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +39,21 @@ class PooledRewardModel:
     def fit(cls, log: LoggedData, design: DesignMatrix | None = None) -> Self:
         """Closed-form ridge regressions; the pull is chosen by leave-one-out error over all rows."""
         design = design or DesignMatrix.fit(log.contexts)
-        features = _with_intercept(design.encode(log.contexts))
-        rows, action, reward = features[tensor(log.context_index).long()], tensor(log.action).long(), tensor(log.reward)
-        pooled = _ridge_solution(rows.T @ rows, rows.T @ reward, 1.0)
-        residual = reward - rows @ pooled
-        order = action.argsort(stable=True)
-        gram, moment = _per_action_sums(rows[order], residual[order], action[order], log.n_actions)
-        best: tuple[float, float, Tensor, Tensor] | None = None
-        for ridge in RIDGES:
-            own, left = _own_parts(rows, residual, action, gram, moment, ridge)
-            error = float(left.square().mean())
-            if best is None or error < best[0]:
-                best = (error, ridge, own, left)
-        assert best is not None
-        imputed = (reward - best[3]).clamp(0.0, 1.0)
-        return cls(design, pooled, best[2], imputed, log, best[1])
+        features = _with_intercept(design.encode(log.contexts)).numpy()
+        pooled = _pooled(features, log)
+        residual = log.reward - (features @ pooled)[log.context_index]
+        groups = _rows_by_action(log)
+        errors = np.zeros(len(RIDGES))
+        for _, rows in groups:
+            _, left = _own_part(features[log.context_index[rows]], residual[rows], RIDGES)
+            errors += np.square(left).sum(1)
+        ridge = RIDGES[int(errors.argmin())]
+        own = np.zeros((log.n_actions, features.shape[1]))
+        for action, rows in groups:
+            found, left = _own_part(features[log.context_index[rows]], residual[rows], (ridge,))
+            own[action], residual[rows] = found[0], left[0]
+        imputed = torch.from_numpy((log.reward - residual).clip(0.0, 1.0))
+        return cls(design, torch.from_numpy(pooled), torch.from_numpy(own), imputed, log, ridge)
 
     def rewards(self, contexts: FeatureTable) -> Tensor:
         """q̂(x, a), cut to [0, 1]."""
@@ -61,35 +65,35 @@ def _with_intercept(features: Tensor) -> Tensor:
     return torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], 1)
 
 
-def _ridge_solution(gram: Tensor, moment: Tensor, ridge: float) -> Tensor:
-    eye = torch.eye(gram.shape[-1], dtype=torch.float64)
-    factor = torch.linalg.cholesky(gram + ridge * eye)
-    return torch.cholesky_solve(moment.unsqueeze(-1), factor).squeeze(-1)
+def _pooled(features: Floats, log: LoggedData) -> Floats:
+    """The ridge regression of all rows, from the sums of each context."""
+    rows = np.bincount(log.context_index, minlength=log.n_contexts)
+    reward = np.bincount(log.context_index, log.reward, log.n_contexts)
+    gram = (features * rows[:, None]).T @ features + np.eye(features.shape[1])
+    return np.asarray(np.linalg.solve(gram, features.T @ reward))
 
 
-def _per_action_sums(rows: Tensor, residual: Tensor, action: Tensor, n_actions: int) -> tuple[Tensor, Tensor]:
-    """Σ x xᵀ and Σ x·residual of each action; rows sorted by action, summed action by action."""
-    width = rows.shape[1]
-    gram = torch.zeros(n_actions, width, width, dtype=torch.float64)
-    moment = torch.zeros(n_actions, width, dtype=torch.float64)
-    ends = np.cumsum(np.bincount(action.numpy(), minlength=n_actions))
-    for a in np.flatnonzero(np.diff(ends, prepend=0)):
-        part = rows[(ends[a - 1] if a else 0) : ends[a]]
-        gram[a] = part.T @ part
-        moment[a] = part.T @ residual[(ends[a - 1] if a else 0) : ends[a]]
-    return gram, moment
+def _rows_by_action(log: LoggedData) -> list[tuple[int, npt.NDArray[np.int64]]]:
+    order = np.argsort(log.action, kind="stable")
+    ends = np.cumsum(log.action_count)
+    logged = np.flatnonzero(log.action_count)
+    return [(int(a), order[ends[a] - log.action_count[a] : ends[a]]) for a in logged]
 
 
-def _own_parts(
-    rows: Tensor, residual: Tensor, action: Tensor, gram: Tensor, moment: Tensor, ridge: float
-) -> tuple[Tensor, Tensor]:
-    """Each action's own coefficients, and what they leave of each row when the row itself is left out."""
-    width = rows.shape[1]
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + ridge * torch.eye(width, dtype=torch.float64)))
-    own = (inverse @ moment.unsqueeze(-1)).squeeze(-1)
-    left = torch.empty_like(residual)
-    for part in torch.split(torch.arange(len(rows)), max(1, (1 << 23) // width**2)):
-        x, a = rows[part], action[part]
-        leverage = torch.einsum("ni,nij,nj->n", x, inverse[a], x).clamp(max=1 - 1e-9)
-        left[part] = (residual[part] - (x * own[a]).sum(1)) / (1 - leverage)
-    return own, left
+def _own_part(x: Floats, residual: Floats, ridges: Sequence[float]) -> tuple[Floats, Floats]:
+    """One action's coefficients under each ridge, and what they leave of each of its rows without the row itself.
+
+    All ridges share one decomposition x = P·S·Qᵀ, taken from the smaller of xᵀx and xxᵀ.
+    """
+    pull = np.asarray(ridges)[:, None]
+    if len(x) >= x.shape[1]:
+        squares, q = np.linalg.eigh(x.T @ x)
+        scores = x @ q  # P·S
+    else:
+        squares, p = np.linalg.eigh(x @ x.T)
+        scale = np.sqrt(squares.clip(min=np.finfo(float).tiny))
+        scores, q = p * scale, x.T @ (p / scale) * (squares > squares[-1] * RANK)
+    damped = 1 / (squares.clip(min=0.0) + pull)  # (ridges, directions)
+    coefficients = scores.T @ residual * damped
+    leverage = (damped @ np.square(scores).T).clip(max=1 - 1e-9)
+    return coefficients @ q.T, (residual - coefficients @ scores.T) / (1 - leverage)

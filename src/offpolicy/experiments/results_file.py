@@ -20,6 +20,7 @@ from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation import Evaluation
 from offpolicy.evaluation.evaluate import GAMMA, log_driven
 from offpolicy.evaluation.propensities import propensity_ladder
+from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.experiments.roles import LogSpec, columns_of
 from offpolicy.log import LoggedData
@@ -49,6 +50,8 @@ class Judged:
     targets: Mapping[str, Policy]
     beta: LoggingPolicy
     uncertainty: Tensor
+    rewards: PooledRewardModel | None
+    """q̂, where a policy is known by more than a column."""
     evaluation: Evaluation
 
     def rows(self, name: str) -> PolicyRows:
@@ -143,10 +146,11 @@ def risky_actions(judged: Judged, ratio: Tensor) -> list[dict[str, Any]]:
 
 def _ladder(judged: Judged, seed: int) -> list[dict[str, Any]]:
     """The best policy's value under simple to rich models of β̂, on the user's scale."""
-    models = ["uniform", "popularity", "linear"]
+    models: list[Any] = ["uniform", "popularity", "linear"]
     width = DesignMatrix.fit(judged.log.contexts).width
     if width <= QUADRATIC_WIDTH and judged.log.n_rows <= QUADRATIC_ROWS:
         models.append("quadratic")
+    models = [judged.beta if model == judged.beta.model else model for model in models]
     evaluation = judged.evaluation
     rungs = propensity_ladder(judged.log, judged.targets[evaluation.best], models, level=evaluation.level, seed=seed)
     scaled = ("value", "low", "high")

@@ -15,6 +15,7 @@ from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.targets import ColumnPolicy
 from offpolicy.experiments.results_file import Clock, Judged, judged_parts, results, write_results
 from offpolicy.experiments.roles import LogSpec, probability_column, resolve
 from offpolicy.learning import LearnedPolicy, find_method, learn_policy
@@ -266,8 +267,12 @@ def _target(
 
 def _judged(log: LoggedData, targets: Mapping[str, Policy], model: str, options: RunOptions) -> Judged:
     beta = fit_logging_policy(log, model, seed=options.seed)
-    found = evaluate(log, dict(targets), beta, level=options.level, seed=options.seed)
-    return Judged(log, targets, beta, row_uncertainty(beta), found)
+    uncertainty = row_uncertainty(beta)
+    columns = all(isinstance(target, ColumnPolicy) for target in targets.values())
+    rewards = None if columns else PooledRewardModel.fit(log, beta.whole.design)
+    known: dict[str, Any] = {"uncertainty": uncertainty, "reward_model": rewards}
+    found = evaluate(log, dict(targets), beta, level=options.level, seed=options.seed, **known)
+    return Judged(log, targets, beta, uncertainty, rewards, found)
 
 
 def _comparisons(judged: Judged, candidates: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
@@ -275,10 +280,10 @@ def _comparisons(judged: Judged, candidates: Sequence[str], references: Sequence
     if not references:
         return []
     evaluation, log = judged.evaluation, judged.log
-    model = PooledRewardModel.fit(log, judged.beta.whole.design)
     estimates = {}
     for name in (*candidates, *references):
-        rows = PolicyRows.of(log, judged.targets[name], judged.beta, uncertainty=judged.uncertainty, reward_model=model)
+        known: dict[str, Any] = {"uncertainty": judged.uncertainty, "reward_model": judged.rewards}
+        rows = PolicyRows.of(log, judged.targets[name], judged.beta, **known)
         estimates[name] = auto_estimate(rows, evaluation.level)
     found = []
     for reference in references:
