@@ -1,0 +1,70 @@
+"""Documents with labels as a log: contexts, the softmax that labels them, and what is estimated from a draw of it."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld
+from offpolicy.datasets.xmc import load_xmc
+from offpolicy.evaluation.ranking import ActionSets
+from offpolicy.experiments.ope_worlds import OpeDesign, OpeSplits, contexts_of, xmc_splits
+from offpolicy.experiments.studies.lines import Estimates
+from offpolicy.log import FeatureTable
+from offpolicy.logging_policy import FitConfig
+from offpolicy.models.reward_model import RewardFitConfig
+
+WIKI10_SHAPED = "wiki10_shaped"
+"""A synthetic world with as many contexts, actions and dimensions as Wiki10-31K."""
+SHAPED_PARTS = (11_146, 1_000, 3_000)
+"""Its contexts to train, validate and test; the real set has more of the latter two, which only take time."""
+VALIDATION = 3_000
+ROWS_PER_CONTEXT = 100
+QUICK_EPOCHS, SHAPED_EPOCHS = 15, 3
+
+Judged = tuple[FeatureTable, ActionSets]
+"""Contexts and their positive labels."""
+
+
+@dataclass(frozen=True)
+class DocumentProblem:
+    """One draw of everything: the log, what is estimated from it, and documents to stop and to judge by."""
+
+    estimates: Estimates
+    validation: Judged
+    test: Judged
+
+
+@lru_cache(maxsize=1)
+def document_splits(world: str, data: str | None, seed: int) -> OpeSplits:
+    """Training, validation and test documents under β* at temperature 1, drawn or embedded from the seed."""
+    if world == WIKI10_SHAPED:
+        whole = ExtremeWorld.draw(seed, ExtremeShape(n_contexts=sum(SHAPED_PARTS)))
+        cuts = np.cumsum([0, *SHAPED_PARTS])
+        return OpeSplits(*(contexts_of(whole, np.arange(a, b)) for a, b in pairwise(cuts)))
+    read = load_xmc(world, data)
+    return xmc_splits(read, OpeDesign(validation=min(VALIDATION, read.train_labels.shape[0] // 4)), seed)
+
+
+@lru_cache(maxsize=2)
+def document_problem(world: str, data: str | None, tau: float, seed: int) -> DocumentProblem:
+    """100 actions a training document from softmax(logits/τ), reward 1 where one is a label of the document."""
+    splits = document_splits(world, data, seed)
+    log = replace(splits.train, temperature=tau).log(seed, ROWS_PER_CONTEXT)
+    log = log.take(np.lexsort((log.action, log.context_index)))  # draws of a context have no order; equal ones meet
+    shaped = world == WIKI10_SHAPED
+    epochs = SHAPED_EPOCHS if shaped else QUICK_EPOCHS
+    estimates = Estimates(
+        log,
+        seed,
+        FitConfig(epochs=epochs, seed=seed, show_progress=False),
+        RewardFitConfig(epochs=epochs, seed=seed, show_progress=False),
+        "official" if shaped else "raw",
+    )
+    return DocumentProblem(estimates, _judged(splits.validation), _judged(splits.test))
+
+
+def _judged(world: ExtremeWorld) -> Judged:
+    owner = np.repeat(np.arange(world.contexts.n_rows), np.diff(world.positive_offsets))
+    return world.contexts, ActionSets.from_rows(owner, world.positive_actions, world.contexts.n_rows)

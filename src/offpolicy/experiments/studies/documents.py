@@ -1,0 +1,118 @@
+"""Learning to label documents from a log of drawn labels: the paper's synthetic table, at one temperature.
+
+A document is x = W·words and β*(a|x) = softmax((x·θ + b)/τ), fitted to labels as in the paper. A policy learns from 100
+drawn actions a training document, stops on validation documents, and ranks all labels of test documents. Each seed
+draws the split, the embedding, the log, β̂, U and q̂ anew; with `redraw = "policy"` they stay and only π varies.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from offpolicy.checks import check_choice
+from offpolicy.evaluation.ranking import rank_all
+from offpolicy.experiments.learning_runs import Entry
+from offpolicy.experiments.studies.document_worlds import (
+    ROWS_PER_CONTEXT,
+    WIKI10_SHAPED,
+    DocumentProblem,
+    document_problem,
+)
+from offpolicy.experiments.studies.lines import LINES, space_of
+from offpolicy.experiments.studies.study import Candidate, Row, Settings, best_few, known
+from offpolicy.learning import LearnedPolicy, LearnerConfig, learn_policy
+from offpolicy.learning.monitors import monitor_of
+from offpolicy.tuning import Report, search
+from offpolicy.tuning.study import Outcome
+from offpolicy.tuning.tune import Problem
+
+METRIC = "NDCG@5"
+LEARNER = LearnerConfig(epochs=10, batch_contexts=128, patience=2, initial_spread=0.01, show_progress=False)
+LEARNING_RATES = (2e-3, 2e-2)
+KEPT_SEED = 0
+"""The draw of everything but π where only π varies."""
+
+RELEASED_RATE, RELEASED_ROWS = 1e-5, 512
+RELEASED: Mapping[float, Mapping[str, float]] = {
+    0.5: {"lam": 20.0, "eta1": 2.0, "gamma": 25.0, "eta2": 1000.0},
+    1.0: {"lam": 50.0, "eta1": 1.0, "gamma": 10.0, "eta2": 10_000.0},
+    2.0: {"lam": 50.0, "eta1": 0.1, "gamma": 20.0, "eta2": 1000.0},
+}
+"""UIPS on Wiki10 in the released scripts, by temperature; all of them step by 1e-5 on 512 rows."""
+RELEASED_EPOCHS = 2
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The study; its fields are what a recipe may set."""
+
+    tau: float = 0.5
+    """Temperature of the logging policy."""
+    world: str = "delicious"
+    """An XMC data set by the name of its folder, or "wiki10_shaped"."""
+    data: str | None = None
+    """The folder that holds the data set's."""
+    redraw: str = "all"
+    """What a seed draws: "all", or "policy" as in the paper."""
+
+    def __post_init__(self) -> None:
+        """Check what can be told without reading anything."""
+        check_choice("redraw", self.redraw, ("all", "policy"))
+
+    def labels(self) -> Mapping[str, str]:
+        """Every method, and the controls."""
+        return {name: line.label for name, line in LINES.items()}
+
+    def tune(self, line: str, trials: int, seed: int) -> list[Candidate]:
+        """Search by NDCG@5 of validation documents; the Wiki10-shaped world takes the released settings as they are."""
+        entry = known(line, LINES)
+        if self.world == WIKI10_SHAPED:
+            return [{"settings": self._released(entry), "validation": 0.0, "trials": 0, "pruned": 0}]
+        drawn = self.problem(seed)
+        monitor = monitor_of(drawn.validation, METRIC)
+        assert monitor is not None
+        problem = Problem(drawn.estimates.log, monitor.score, drawn.estimates.given(entry))
+
+        def objective(settings: Mapping[str, Any], report: Report) -> Outcome:
+            return problem.trial(entry.method, LEARNER, {**settings, "seed": seed}, report)
+
+        space = space_of(entry, LEARNING_RATES, drawn.estimates.log.n_actions)
+        return best_few(search(objective, space, name=line, trials=trials, seed=seed, show_progress=False))
+
+    def validate(self, line: str, settings: Settings, seed: int) -> float:
+        """NDCG@5 of validation documents after early stopping on them."""
+        learned = self.learn(known(line, LINES), settings, seed)
+        assert learned.best_metric is not None
+        return learned.best_metric
+
+    def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
+        """P@5, R@5 and NDCG@5 over all labels of test documents."""
+        learned = self.learn(known(line, LINES), settings, seed)
+        found = rank_all(learned.policy, *self.problem(seed).test)
+        return [{"P@5": found.precision, "R@5": found.recall, METRIC: found.ndcg}]
+
+    def problem(self, seed: int) -> DocumentProblem:
+        """The draw of a seed."""
+        return document_problem(self.world, self.data, self.tau, KEPT_SEED if self.redraw == "policy" else seed)
+
+    def learn(self, line: Entry, settings: Settings, seed: int) -> LearnedPolicy:
+        """A policy of one line, stopped on validation documents."""
+        drawn = self.problem(seed)
+        changes: dict[str, Any] = {**settings, "seed": seed}
+        given = drawn.estimates.given(line)
+        return learn_policy(
+            drawn.estimates.log,
+            line.method,
+            config=LEARNER,
+            validation=drawn.validation,
+            metric=METRIC,
+            **given,
+            **changes,
+        )
+
+    def _released(self, line: Entry) -> dict[str, Any]:
+        """The released settings: a step takes more rows than theirs, and is longer in proportion."""
+        rows = (LEARNER.batch_contexts or 1) * ROWS_PER_CONTEXT
+        settings: dict[str, Any] = {"learning_rate": RELEASED_RATE * rows / RELEASED_ROWS, "epochs": RELEASED_EPOCHS}
+        own = RELEASED.get(self.tau, RELEASED[0.5])
+        return settings | {name: value for name, value in own.items() if name in line.method.hyper}
