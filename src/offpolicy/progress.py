@@ -15,9 +15,24 @@ def progress(title: str, steps: int, *, show: bool | None = None) -> Iterator[Ad
         yield lambda text: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
+    class TimeLeft(ProgressColumn):
+        """By the mean pace so far, because single steps may take minutes and come in bursts."""
+
+        def render(self, task: Task) -> Text:
+            return Text(time_left(task.completed, task.total or 0.0, task.elapsed or 0.0), style="progress.remaining")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeLeft(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=steps, text="")
         yield lambda text: bar.update(task, advance=1, text=text)
+
+
+def time_left(done: float, steps: float, seconds: float) -> str:
+    """What is left at the mean pace so far, as hours, minutes and seconds."""
+    if done <= 0:
+        return "-:--:--"
+    left = round(seconds * max(steps - done, 0.0) / done)
+    return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02}"

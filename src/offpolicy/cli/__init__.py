@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from offpolicy import __version__
-from offpolicy.cli import demo, evaluate, export, inspect, learn, recommend, report, tune
+from offpolicy.cli import demo, evaluate, export, inspect, learn, recommend, report, reproduce, tune
 from offpolicy.errors import OffPolicyError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("tune")(tune.tune)
 app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 
 

@@ -112,6 +112,21 @@ class Panel:
             round(abs(y2 - y1), 2),
         )
 
+    def tile(self, x: tuple[float, float], y: tuple[float, float], strength: float, tip: str) -> None:
+        """A rectangle whose colour is as strong as its number, between 0 and 1."""
+        (left, right), (top, bottom) = map(self.x.at, x), map(self.y.at, reversed(y))
+        self._add(
+            '<g class="mark" data-tip="{}"><title>{}</title><rect class="bar" x="{}" y="{}" width="{}" height="{}" '
+            'fill-opacity="{}"/></g>',
+            tip,
+            tip,
+            left,
+            top,
+            round(right - left, 2),
+            round(bottom - top, 2),
+            round(0.05 + 0.95 * strength, 3),
+        )
+
     def dot(self, x: float, y: float, kind: str, tip: str = "", radius: float = 3.5) -> None:
         """A point; with a tip it can be pointed at."""
         mark = Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"/>').format(

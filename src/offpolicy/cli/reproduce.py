@@ -1,0 +1,103 @@
+"""`offpolicy reproduce`: a table or figure of the paper, run anew, with the printed numbers beside it."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offpolicy.cli.options import AsJson, Config
+from offpolicy.errors import ParameterError
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from offpolicy.experiments.reproduction.recipe import Recipe
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A recipe, a set of them, or a .toml file; see --list.", show_default=False
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Folder that holds the data sets; OFFPOLICY_DATA unless given.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, max=1_000, help="Final runs; as the recipe says unless given.")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", min=1, help="Settings tried for each line; as the recipe says unless given."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Take the recipe's small budget.")] = False,
+    redraw: Annotated[
+        str | None,
+        typer.Option("--redraw", help="What a seed draws anew: all, or policy for π alone as in the paper."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Folder for results and tables; reproduction/NAME unless given.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=0, help="Processes; one a core unless given, 0 works in this one.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a table or figure of the paper anew and write it with the paper's numbers beside ours.
+
+    OUT/results.jsonl holds every finished piece: a command that was killed goes on where it stood when it is given
+    again. The tables are OUT/NAME.md, NAME.tex and NAME.html. Of a set, each recipe has a folder in OUT.
+    """
+    from offpolicy.cli.printing import lines, print_json
+
+    if list_:
+        _list(as_json)
+        return
+    if name is None:
+        raise ParameterError("Name a recipe; offpolicy reproduce --list shows them.")
+    if redraw not in (None, "all", "policy"):
+        raise ParameterError(f"--redraw must be all or policy, but it is {redraw!r}.")
+    from offpolicy.experiments.reproduction.reproduce import Budget
+    from offpolicy.experiments.reproduction.reproduce import reproduce as run
+
+    folder = Path(out).expanduser() if out else Path("reproduction") / Path(name).stem
+    files = run(
+        name,
+        folder,
+        page,
+        data=data,
+        budget=Budget(seeds, trials, quick, redraw),  # type: ignore[arg-type]
+        workers=len(os.sched_getaffinity(0)) if workers is None else workers,
+    )
+    if as_json:
+        print_json({recipe: {"files": [str(path) for path in paths]} for recipe, paths in files.items()})
+    else:
+        lines("Written", [str(path) for paths in files.values() for path in paths])
+
+
+def page(recipe: "Recipe", sections: "Sequence[Markup]", rows: Sequence[dict[str, Any]]) -> str:
+    """The page of a recipe, with its figure where it has one."""
+    from offpolicy.report.reproduction import grid_charts, profile_charts, reproduction_page
+
+    charts = []
+    if recipe.figure == "grid":
+        charts = grid_charts(rows, recipe.columns)
+    elif recipe.figure == "frequency":
+        charts = profile_charts(rows)
+    return reproduction_page(recipe.title, sections, charts)
+
+
+def _list(as_json: bool) -> None:
+    from offpolicy.cli.printing import print_json, table
+    from offpolicy.experiments.reproduction.recipe import known_recipes, load_recipe
+
+    found = {name: load_recipe(name).title for name in known_recipes()}
+    if as_json:
+        print_json(found)
+    else:
+        table("Recipes", ("name", "what"), found.items())
