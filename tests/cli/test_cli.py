@@ -1,10 +1,16 @@
+import json
 import os
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
+
+from offpolicy.experiments.demo import run_demo
+from small_log import run
 
 COMMAND = str(Path(sys.executable).with_name("offpolicy"))
 
@@ -23,8 +29,8 @@ def cpu_seconds(*command: str) -> float:
 def test_importing_the_package_or_asking_for_help_does_not_load_torch() -> None:
     for line in ("import offpolicy", "from offpolicy.cli import app"):
         code = f"import sys; {line}; print([m for m in ('torch', 'polars', 'scipy', 'pydantic') if m in sys.modules])"
-        run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        assert run.stdout.strip() == "[]", line
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        assert done.stdout.strip() == "[]", line
 
 
 def test_start_up_stays_a_small_multiple_of_bare_python() -> None:
@@ -44,26 +50,45 @@ def test_public_names_are_complete_and_load() -> None:
         _ = offpolicy.nonsense
 
 
-def test_demo_shows_every_estimator_against_the_truth() -> None:
+def test_demo_goes_from_a_file_to_a_report_and_shows_the_truth(tmp_path: Path) -> None:
     from offpolicy.estimators import ESTIMATORS
 
-    run = subprocess.run(
-        [COMMAND, "demo", "--contexts", "500", "--actions", "10"], check=True, capture_output=True, text=True
+    done = subprocess.run(
+        [COMMAND, "demo", "--contexts", "500", "--actions", "10"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
-    assert "Truth" in run.stdout
+    assert "Truth" in done.stdout
     for name in ESTIMATORS:
-        assert f" {name} " in run.stdout
-    assert "Policies learned" in run.stdout
-    assert "verdict" in run.stdout
+        assert f" {name} " in done.stdout
+    for method in ("CE", "BIPS-Cap", "UIPS"):
+        assert f" {method} " in done.stdout
+    assert "verdict" in done.stdout
     for shown in ("log-likelihood", "calibration error", "mean weight", "mean U", "bands that hold the true β*"):
-        assert f"  {shown}: " in run.stdout
-    assert max(len(line) for line in run.stdout.splitlines()) <= 80
+        assert f"  {shown}: " in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    report = tmp_path / done.stdout.splitlines()[-1].removeprefix("  report: ")
+    assert "bips_cap" in report.read_text()
+    assert done.stderr == ""
+    log = pl.read_parquet(tmp_path / "offpolicy-demo" / "impressions.parquet")
+    assert {name: log[name].dtype for name in ("user", "item")} == {"user": pl.String, "item": pl.String}
 
 
-def test_the_demo_estimates_propensities_nearly_as_good_as_the_truth() -> None:
-    from offpolicy.experiments.demo import run_demo
+def test_the_commands_that_the_demo_prints_find_what_it_found(tmp_path: Path) -> None:
+    result = run_demo(tmp_path / "demo", seed=3, n_contexts=300, n_actions=5)
+    found = json.loads((result.judged / "results.json").read_text())["evaluation"]
+    for command in result.commands:
+        assert run(*shlex.split(command)[1:]).code == 0
+    again = json.loads((result.judged / "results.json").read_text())["evaluation"]
+    assert again == found
+    for one in result.learned:
+        assert abs(one.truth - one.found["value"]) < 0.3
 
-    result = run_demo(n_contexts=1_000, n_actions=10)
+
+def test_the_demo_estimates_propensities_nearly_as_good_as_the_truth(tmp_path: Path) -> None:
+    result = run_demo(tmp_path, n_contexts=1_000, n_actions=10)
     found, quality = result.propensities, result.propensities.quality
     assert quality.uniform_log_likelihood < quality.popularity_log_likelihood < quality.log_likelihood
     assert abs(quality.log_likelihood - found.true_log_likelihood) < 0.1

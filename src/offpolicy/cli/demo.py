@@ -1,30 +1,39 @@
-"""`offpolicy demo`: the main job on an embedded synthetic log whose truth is known."""
+"""`offpolicy demo`: the main job, from a log file to a report, on a synthetic log whose truth is known."""
 
 import textwrap
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offpolicy.cli import printing
+from offpolicy.cli.options import Config
 
 if TYPE_CHECKING:
     from offpolicy.experiments.demo import DemoResult, Propensities
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of the world and of the log.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the world and of the log.")] = 0,
     contexts: Annotated[int, typer.Option(min=100, help="Contexts to draw.")] = 5_000,
-    actions: Annotated[int, typer.Option(min=2, help="Actions to choose among.")] = 50,
+    actions: Annotated[int, typer.Option(min=2, max=1000, help="Actions to choose among.")] = 50,
+    out: Annotated[str, typer.Option(help="Folder for the log, the policies and the report.")] = "offpolicy-demo",
+    config: Config = None,
 ) -> None:
-    """Draw a log with hidden propensities, estimate, learn and evaluate, and compare with the known truth."""
+    """Write a log without propensities, inspect it, learn, evaluate and report, and compare with the known truth."""
     from offpolicy.experiments.demo import run_demo
+    from offpolicy.report.html import write_report
 
-    _show(run_demo(seed, contexts, actions))
+    result = run_demo(out, seed, contexts, actions)
+    page = write_report(result.judged, result.judged / "report.html")
+    _show(result)
+    printing.facts("The report, to open in a browser", {"report": str(page)})
 
 
 def _show(result: "DemoResult") -> None:
-    shown = ("rows", "contexts", "actions", "actions_never_logged", "reward_mean", "propensities_recorded")
-    printing.facts("A synthetic log", {name: result.summary[name] for name in shown})
+    shown = ("source", "rows", "contexts", "actions", "actions_never_logged", "reward_mean", "propensities_recorded")
+    printing.facts("A synthetic log", {name: result.inspected["log"][name] for name in shown})
+    printing.lines("What to make of it", _wrapped(result.inspected["advice"]))
     _show_propensities(result.propensities)
     rows = [
         (
@@ -43,16 +52,22 @@ def _show(result: "DemoResult") -> None:
         (
             one.label,
             f"{one.truth:.4f}",
-            f"{one.found.value:.4f}",
-            f"{one.found.interval.low:.3f} – {one.found.interval.high:.3f}",
+            f"{one.found['value']:.4f}",
+            f"{one.found['interval']['low']:.3f} – {one.found['interval']['high']:.3f}",
             f"{one.improvement:.0%}",
-            one.found.preflight.verdict.answer,
+            one.found["preflight"]["verdict"]["answer"],
         )
         for one in result.learned
     ]
     title = "Policies learned on 70 % of the contexts, evaluated on the others"
     printing.table(title, ("method", "truth", "estimate", "95 % interval", "better", "verdict"), learned)
-    printing.lines("Notes", (line for note in result.notes for line in textwrap.wrap(note, 76)))
+    printing.lines("Notes", _wrapped(result.notes))
+    printing.lines("The same on a file of yours", _wrapped(result.commands, "    "))
+
+
+def _wrapped(texts: Iterable[str], indent: str = "") -> Iterator[str]:
+    for text in texts:
+        yield from textwrap.wrap(text, 76, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _show_propensities(found: "Propensities") -> None:
