@@ -139,7 +139,7 @@ def weights(spread: float) -> dict[str, list[float]]:
 def results() -> dict[str, Any]:
     frequency = [
         {
-            "bucket": 0.5 + i / 2,
+            "log_frequency": 0.5 + i / 2,
             "logging_prob": 0.004 * math.exp(i / 3.3),
             "uncertainty": 0.9 * math.exp(-i / 4),
             "rows": int(40 * math.exp(i / 3)),

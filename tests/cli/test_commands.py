@@ -93,7 +93,7 @@ def test_learn_leaves_a_policy_and_results_in_the_agreed_shape(folder: Path) -> 
     assert sum(found["weights"]["uips"]["before"]) == found["log"]["rows"] == sum(found["weights"]["uips"]["after"])
     assert {risky["action"] for risky in found["risky_actions"]} == set(ACTIONS)
     assert sum(risky["weight_share"] for risky in found["risky_actions"]) == pytest.approx(1)
-    assert set(found["frequency"][0]) == {"bucket", "logging_prob", "uncertainty", "rows", "actions"}
+    assert set(found["frequency"][0]) == {"log_frequency", "logging_prob", "uncertainty", "rows", "actions"}
     assert load_policy(folder / "run" / "policy").metadata.method == "uips"
 
 

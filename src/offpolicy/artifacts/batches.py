@@ -11,7 +11,7 @@ from offpolicy.errors import LogError
 from offpolicy.log.files import (
     READ_ERRORS,
     Format,
-    _blank_lines_at_end,
+    blank_lines_at_end,
     column_names,
     expanded,
     format_of,
@@ -111,7 +111,7 @@ def _separators(scan: pl.LazyFrame, bags: Sequence[str]) -> dict[str, str]:
 
 def _without_blank_end(frames: Iterator[pl.DataFrame], path: Path, form: Format) -> Iterator[pl.DataFrame]:
     """The batches without the rows that polars makes of empty lines at the end of a CSV file."""
-    blank = _blank_lines_at_end(path) if form == "csv" else 0
+    blank = blank_lines_at_end(path) if form == "csv" else 0
     held: pl.DataFrame | None = None
     for frame in frames:
         held = frame if held is None else pl.concat([held, frame])

@@ -98,9 +98,7 @@ def judged_parts(judged: Judged, ladder: bool, seed: int) -> dict[str, Any]:
     return {
         "evaluation": judged.evaluation.to_json(),
         "weights": weights,
-        "frequency": [
-            {"bucket": plain.pop("log_frequency"), **plain} for plain in (bucket.to_json() for bucket in profile)
-        ],
+        "frequency": [bucket.to_json() for bucket in profile],
         "ladder": _ladder(judged, seed) if ladder else [],
         "risky_actions": risky,
     }

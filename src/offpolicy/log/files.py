@@ -122,7 +122,7 @@ def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.D
         frame = _guarded(
             path, form, lambda: pl.read_csv(path, columns=list(columns), separator=mark, infer_schema=False, glob=False)
         )
-        frame = frame.head(max(0, len(frame) - _blank_lines_at_end(path)))
+        frame = frame.head(max(0, len(frame) - blank_lines_at_end(path)))
         return frame.select(columns), Part(str(path), len(frame), path, mark)
     return frame.select(columns), Part(str(path), len(frame), path)
 
@@ -228,7 +228,7 @@ def _check_all_quoted(path: Path, column: str) -> None:
             )
 
 
-def _blank_lines_at_end(path: Path) -> int:
+def blank_lines_at_end(path: Path) -> int:
     """How many empty lines close an uncompressed file; polars would read each as a row of nulls."""
     if path.suffix == ".gz":
         return 0

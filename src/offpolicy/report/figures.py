@@ -157,7 +157,7 @@ def calibration_chart(quality: Quality) -> Chart | None:
 
 def frequency_charts(buckets: Sequence[Frequency]) -> list[Chart]:
     """β̂ and U by how often an action was logged: Figure 1 of the UIPS paper."""
-    placed = sorted(((b.bucket if b.bucket is not None else b.log_frequency) or 0.0, i) for i, b in enumerate(buckets))
+    placed = sorted((b.log_frequency or 0.0, i) for i, b in enumerate(buckets))
     if not placed:
         return []
     across = (placed[0][0] - 0.5, placed[-1][0] + 0.5)

@@ -1,8 +1,8 @@
 """The sections of the report as plain values for the page: what to write, what to draw, what is missing."""
 
-import json
 from typing import Any
 
+from offpolicy.report.cards import columns, fact, facts, run_card
 from offpolicy.report.figures import (
     Chart,
     balance_chart,
@@ -12,7 +12,7 @@ from offpolicy.report.figures import (
     sensitivity_chart,
     weights_chart,
 )
-from offpolicy.report.numbers import UNKNOWN, chance, duration, factor, fixed, label, moment, percent, plain
+from offpolicy.report.numbers import UNKNOWN, chance, factor, fixed, label, moment, percent, plain
 from offpolicy.report.shape import Ends, Estimate, Evaluation, PolicyResult, Results, Weights
 from offpolicy.report.svg import Strip
 from offpolicy.report.verdict import (
@@ -27,8 +27,6 @@ from offpolicy.report.verdict import (
 
 MOST_POLICIES = 12
 MOST_ACTIONS = 20
-MOST_FACTS = 200
-LONGEST_CONFIG = 20_000
 SHARES = {
     "largest weight share",
     "contexts shown one action",
@@ -59,9 +57,9 @@ def sections(results: Results) -> dict[str, Any]:
         "ladder": _ladder(results),
         "risky": _risky(results),
         "learning": learning_charts(results.learning),
-        "data": _facts({k: v for k, v in results.log.items() if k not in ("source", "columns")}),
-        "columns": _columns(results.log),
-        "run": _run(results),
+        "data": facts({k: v for k, v in results.log.items() if k not in ("source", "columns")}),
+        "columns": columns(results.log),
+        "run": run_card(results),
     }
 
 
@@ -186,7 +184,7 @@ def _estimators(policy: PolicyResult, logging_value: float | None, places: int) 
     rows = []
     for estimate, ends in zip(known, shown, strict=True):
         tip = _interval_tip(label(estimate.name), estimate.value, ends, places)
-        hyper = ", ".join(f"{label(k, 30)} {_fact(v)}" for k, v in estimate.hyper.items())
+        hyper = ", ".join(f"{label(k, 30)} {fact(v)}" for k, v in estimate.hyper.items())
         rows.append(
             {
                 "name": label(estimate.name),
@@ -276,40 +274,3 @@ def _risky(results: Results) -> list[dict[str, Any]]:
         }
         for a in ordered
     ]
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: UNKNOWN}[value]
-    if isinstance(value, int | float):
-        return plain(value)
-    if isinstance(value, list):
-        return label(" to ".join(_fact(v) for v in value) if len(value) == 2 else ", ".join(map(str, value)), 300)
-    return label(json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict) else value, 300)
-
-
-def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
-    kept = [(k, v) for k, v in found.items() if not isinstance(v, dict)]
-    return [(label(k, 60).replace("_", " "), _fact(v)) for k, v in kept[:MOST_FACTS]]
-
-
-def _columns(log: dict[str, Any]) -> list[tuple[str, str, str]]:
-    roles = {name: role for role in ("context", "action") for name in _mapping(log, f"{role}_features")}
-    kinds = _mapping(log, "context_features") | _mapping(log, "action_features") | _mapping(log, "columns")
-    return [(label(n, 60), label(k, 60), roles.get(n, "")) for n, k in list(kinds.items())[:MOST_FACTS]]
-
-
-def _mapping(log: dict[str, Any], key: str) -> dict[str, Any]:
-    found = log.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _run(results: Results) -> dict[str, Any]:
-    run = results.run
-    config = json.dumps(run.config, indent=2, ensure_ascii=False, default=str) if run.config else ""
-    if len(config) > LONGEST_CONFIG:
-        config = config[:LONGEST_CONFIG] + "\n… (the rest is in results.json)"
-    facts = [("seed", str(run.seed) if run.seed is not None else ""), ("took", duration(run.seconds))]
-    facts += [(label(k, 40), label(v, 60)) for k, v in list(run.versions.items())[:50]]
-    kept = [(k, v) for k, v in facts if v not in ("", UNKNOWN)]
-    return {"command": label(run.command, 4000), "config": config, "facts": kept}

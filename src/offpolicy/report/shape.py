@@ -184,7 +184,6 @@ class Weights(Part):
 class Frequency(Part):
     """β̂ and U of the rows whose actions were logged about equally often; the place is on the scale ln n."""
 
-    bucket: Number = None
     log_frequency: Number = None
     logging_prob: Number = None
     uncertainty: Number = None
