@@ -13,6 +13,10 @@ from typing import Any
 
 from offpolicy.errors import OffPolicyError
 
+Group = tuple[Any, ...]
+WORTH_JOINING = 10
+"""Cost of the waiting jobs of a group from which a second worker is of use."""
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -20,10 +24,15 @@ class Job:
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
-    group: tuple[Any, ...] = ()
-    """Jobs of one group read the same data; a worker stays with a group while it lasts."""
+    group: Group = ()
+    """Jobs of one group read the same data; a worker stays with a group while it lasts.
+
+    Groups that differ in the last place only are kin: they share part of their data.
+    """
     rank: int = 0
     """Jobs of a lower rank are handed out first."""
+    cost: int = 1
+    """How much work it is, compared with others."""
     name: str = ""
     """What messages call the job."""
     ticket: Any = None
@@ -46,7 +55,7 @@ class _Worker:
     process: Any
     pipe: Connection
     job: Job | None = None
-    group: tuple[Any, ...] | None = None
+    group: Group | None = None
     since: float = 0.0
 
 
@@ -102,12 +111,25 @@ class Crew:
         return self._workers[-1]
 
 
-def next_job(waiting: list[Job], group: tuple[Any, ...] | None, held: set[tuple[Any, ...] | None]) -> Job:
-    """What a free worker takes of the lowest rank: its own group, else one that nobody holds, else the first."""
-    lowest = min(job.rank for job in waiting)
-    ready = [job for job in waiting if job.rank == lowest]
-    own = next((job for job in ready if job.group == group), None)
-    return own or next((job for job in ready if job.group not in held), ready[0])
+def next_job(waiting: list[Job], group: Group | None, held: set[Group | None]) -> Job:
+    """What a free worker takes of the lowest rank: its own group, else a free one, best of the same kin, else any.
+
+    To join a group that another worker holds means to read its data once more; for little work a free group of a
+    higher rank is taken instead.
+    """
+    kin = None if group is None else group[:-1]
+    kin_held = {each[:-1] for each in held if each}
+
+    def distance(job: Job) -> tuple[Any, ...]:
+        mine = job.group[:-1]
+        return job.rank, job.group != group, job.group in held, mine != kin, mine in kin_held
+
+    job = min(waiting, key=distance)
+    if job.group == group or job.group not in held:
+        return job
+    if sum(each.cost for each in waiting if each.group == job.group) >= WORTH_JOINING:
+        return job
+    return min((each for each in waiting if each.group not in held), key=distance, default=job)
 
 
 def _work_here(waiting: list[Job]) -> Iterator[Done]:

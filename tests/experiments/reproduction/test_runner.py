@@ -117,11 +117,28 @@ def test_an_error_of_the_study_stops_the_run_and_keeps_what_is_done(tmp_path: Pa
 
 
 def test_a_free_worker_stays_with_its_group_within_the_lowest_rank() -> None:
-    a, b, c, later = (Job(print, (), group=(g,), rank=r) for g, r in (("a", 0), ("b", 0), ("c", 0), ("a", 1)))
-    assert next_job([a, b, c], ("b",), {("a",)}) is b
-    assert next_job([a, b, c], None, {("a",)}) is b
-    assert next_job([a, b, c], ("x",), {("a",), ("b",), ("c",)}) is a
-    assert next_job([later, c], ("a",), set()) is c
+    a, b, c, later = (Job(print, (), group=(g, 0), rank=r) for g, r in (("a", 0), ("b", 0), ("c", 0), ("a", 1)))
+    assert next_job([a, b, c], ("b", 0), {("a", 0)}) is b
+    assert next_job([a, b, c], None, {("a", 0)}) is b
+    assert next_job([a, b, c], ("x", 0), {("a", 0), ("b", 0), ("c", 0)}) is a
+    assert next_job([later, c], ("a", 0), set()) is c
+
+
+def test_a_free_worker_goes_on_with_kin_that_nobody_holds() -> None:
+    jobs = [Job(print, (), group=("seed", seed, part)) for seed in (0, 1) for part in ("x", "y")]
+    assert next_job(jobs[1:], None, {("seed", 0, "x")}) is jobs[2]
+    assert next_job(jobs[1:], ("seed", 0, "x"), set()) is jobs[1]
+    assert next_job(jobs[2:], ("seed", 0, "y"), {("seed", 1, "x")}) is jobs[3]
+
+
+def test_a_group_is_joined_for_much_work_only() -> None:
+    much, little, later = (
+        Job(print, (), group=(g, 0), rank=r, cost=c) for g, r, c in (("a", 0, 20), ("a", 0, 1), ("b", 1, 1))
+    )
+    held: set[Any] = {("a", 0)}
+    assert next_job([little, later], None, held) is later
+    assert next_job([little, much, later], None, held) is little
+    assert next_job([little], None, held) is little
 
 
 def start(folder: Path) -> "subprocess.Popen[bytes]":

@@ -64,8 +64,9 @@ class Ledger:
         return Job(
             perform,
             call,
-            group=(place, key.part, key.stage, key.seed),
+            group=(place, key.stage, key.seed, key.part),  # studies may share what they read among parts
             rank=STAGES.index(key.stage),
+            cost=self.cost(key),
             name=" ".join(filter(None, (plan.recipe.name, key.part, key.line, key.stage, str(key.seed)))),
             ticket=(place, key, settings),
         )
