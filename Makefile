@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DATA ?= ../shared/data
 
 .PHONY: setup demo test slow check bench reproduce docs clean
 .DEFAULT_GOAL := test
@@ -32,9 +33,13 @@ check: setup
 bench: setup
 	$(BIN)/python benchmarks/run.py
 
+reproduce: setup
+	$(BIN)/offpolicy reproduce $(if $(FULL),full,core --quick) --data $(DATA) --out reproduction/$(if $(FULL),full,quick)
+
 docs: setup
 	$(BIN)/python -m offpolicy.estimators.catalogue > docs/estimators.md
 	$(BIN)/python -m offpolicy.cli.pages > docs/commands.md
+	$(BIN)/python -m offpolicy.cli.reproduction_page
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from offpolicy.experiments.reproduction.recipe import Recipe
+    from offpolicy.report.figures import Chart
 
 
 def reproduce(
@@ -82,14 +83,18 @@ def reproduce(
 
 def page(recipe: "Recipe", sections: "Sequence[Markup]", rows: Sequence[dict[str, Any]]) -> str:
     """The page of a recipe, with its figure where it has one."""
-    from offpolicy.report.reproduction import grid_charts, profile_charts, reproduction_page
+    from offpolicy.report.reproduction import reproduction_page
 
-    charts = []
+    return reproduction_page(recipe.title, sections, charts(recipe, rows))
+
+
+def charts(recipe: "Recipe", rows: Sequence[dict[str, Any]]) -> "list[Chart]":
+    """The charts of a recipe that is a figure."""
+    from offpolicy.report.reproduction import grid_charts, profile_charts
+
     if recipe.figure == "grid":
-        charts = grid_charts(rows, recipe.columns)
-    elif recipe.figure == "frequency":
-        charts = profile_charts(rows)
-    return reproduction_page(recipe.title, sections, charts)
+        return grid_charts(rows, recipe.columns)
+    return profile_charts(rows) if recipe.figure == "frequency" else []
 
 
 def _list(as_json: bool) -> None:

@@ -26,6 +26,7 @@ from offpolicy.experiments.learning_runs import (
     tune_coat,
     tune_synthetic,
 )
+from offpolicy.experiments.marked_pages import with_tables
 from offpolicy.experiments.workers import Crew, Job
 from offpolicy.learning import METHODS
 from offpolicy.tuning import search_space
@@ -177,19 +178,13 @@ def methods_table() -> str:
 
 
 def refreshed_page(text: str, results: Path) -> str:
-    """The page with its three tables made anew, each between `<!-- name -->` and `<!-- end -->`."""
+    """The page with its three tables made anew."""
     tables = {
         "methods": methods_table(),
         "synthetic": synthetic_table(read_rows(results / "learning_synthetic.jsonl")),
         "coat": coat_table(read_rows(results / "learning_coat.jsonl")),
     }
-    for name, table in tables.items():
-        before, start, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        if not start or not end:
-            raise LogError(f"The page has no place for the table {name!r}, between <!-- {name} --> and <!-- end -->.")
-        text = before + start + table + end + after
-    return text
+    return with_tables(text, tables)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -73,9 +73,16 @@ def profile_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     return frequency_charts(shown)
 
 
+def standalone(chart: Chart) -> str:
+    """A chart as an SVG file that brings its own style."""
+    opening = Markup('<svg xmlns="http://www.w3.org/2000/svg" ')
+    drawn = opening + chart.svg.removeprefix(Markup("<svg "))
+    return str(drawn.replace(Markup(">"), Markup("><style>{}</style>").format(Markup(_style())), 1)) + "\n"
+
+
 def reproduction_page(title: str, sections: Sequence[Markup], charts: Sequence[Chart]) -> str:
     """A page that opens offline."""
-    style = files("offpolicy.report").joinpath("page.css").read_text(encoding="utf-8") + STYLE
+    style = _style() + STYLE
     figures = Markup("").join(
         Markup("<figure>{}<figcaption><b>{}.</b> {}</figcaption></figure>").format(
             chart.svg, chart.title, chart.caption
@@ -89,3 +96,7 @@ def reproduction_page(title: str, sections: Sequence[Markup], charts: Sequence[C
             "<style>{style}</style></head><body><h1>{title}</h1>{sections}{figures}</body></html>\n"
         ).format(title=title, style=Markup(style), sections=Markup("").join(sections), figures=figures)
     )
+
+
+def _style() -> str:
+    return files("offpolicy.report").joinpath("page.css").read_text(encoding="utf-8")
