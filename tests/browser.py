@@ -39,9 +39,13 @@ def install_chromium() -> str:
     if os.getuid() != 0 or not shutil.which("apt-get"):
         return "there is no Chromium, and installing it takes root and apt-get; install the package chromium"
     for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]):
-        run = subprocess.run(command, capture_output=True, text=True, timeout=280)
+        said = f"there is no Chromium, and {' '.join(command)}"
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=500)
+        except subprocess.TimeoutExpired:
+            return f"{said} took too long"
         if run.returncode:
-            return f"there is no Chromium, and {' '.join(command)} failed: {run.stderr[-300:]}"
+            return f"{said} failed: {run.stderr[-300:]}"
     return "" if chromium() else "apt-get installed chromium, but it is not on the path"
 
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: headless Chromium, installed by the slow test where it is missing."""
+"""The report in a real browser: headless Chromium, installed where it is missing and can be."""
 
 import base64
 import os
@@ -12,6 +12,7 @@ from browser import Page, chromium, install_chromium
 from offpolicy.report.html import write_report
 from report_results import HOSTILE, results
 
+pytestmark = pytest.mark.timeout(1200)  # a download of the browser included
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -26,14 +27,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    reason = "" if chromium() else install_chromium()
     browser = chromium()
-    if browser is None and os.environ.get("OFFPOLICY_INSTALL_CHROMIUM"):
-        reason = install_chromium()
-        if reason:
-            pytest.skip(reason)
-        browser = chromium()
     if browser is None:
-        pytest.skip("there is no Chromium; `make slow` or OFFPOLICY_INSTALL_CHROMIUM=1 installs it")
+        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("browser")
     with Page(browser, folder / "profile") as opened:
         opened.open(write_report(results(), folder / "report.html"))
@@ -124,14 +121,3 @@ def test_nothing_is_asked_of_the_network_and_nothing_is_complained_of(page: Page
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     assert sum(url.startswith("file:") for url in requests) == 1
     assert page.complaints() == []
-
-
-@pytest.mark.slow
-def test_chromium_is_installed_where_it_is_missing_and_opens_the_report(tmp_path: Path) -> None:
-    reason = "" if chromium() else install_chromium()
-    if reason:
-        pytest.skip(reason)
-    with Page(chromium() or "", tmp_path / "profile") as opened:
-        opened.open(write_report(results(), tmp_path / "report.html"))
-        assert opened.value("document.querySelectorAll('svg.chart').length") == 14
-        assert opened.complaints() == []
