@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 
 from offpolicy.experiments.studies.documents import Documents
+from offpolicy.experiments.studies.ope import Ope
+from offpolicy.experiments.studies.ratings import Ratings
 from offpolicy.experiments.studies.study import Candidate, Row, Settings, Study
 
 __all__ = ["STUDIES", "Candidate", "Row", "Settings", "Study"]
 
 STUDIES: Mapping[str, type[Study]] = {
     "documents": Documents,
+    "ope": Ope,
+    "ratings": Ratings,
 }
 """Studies by the name a recipe gives."""

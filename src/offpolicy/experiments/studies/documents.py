@@ -27,8 +27,8 @@ from offpolicy.tuning.study import Outcome
 from offpolicy.tuning.tune import Problem
 
 METRIC = "NDCG@5"
-LEARNER = LearnerConfig(epochs=10, batch_contexts=128, patience=2, initial_spread=0.01, show_progress=False)
-LEARNING_RATES = (2e-3, 2e-2)
+LEARNER = LearnerConfig(epochs=8, batch_contexts=256, patience=2, initial_spread=0.01, show_progress=False)
+LEARNING_RATES = (3e-3, 3e-2)
 KEPT_SEED = 0
 """The draw of everything but π where only π varies."""
 
