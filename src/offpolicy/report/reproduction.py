@@ -93,8 +93,14 @@ def reproduction_page(title: str, sections: Sequence[Markup], charts: Sequence[C
         Markup(
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>'
-            "<style>{style}</style></head><body><h1>{title}</h1>{sections}{figures}</body></html>\n"
-        ).format(title=title, style=Markup(style), sections=Markup("").join(sections), figures=figures)
+            "<style>{style}</style></head><body>{heading}{sections}{figures}</body></html>\n"
+        ).format(
+            title=title,
+            heading="" if sections else Markup("<h1>{}</h1>").format(title),
+            style=Markup(style),
+            sections=Markup("").join(sections),
+            figures=figures,
+        )
     )
 
 

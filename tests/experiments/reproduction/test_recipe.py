@@ -6,7 +6,8 @@ import pytest
 
 from offpolicy.errors import ParameterError
 from offpolicy.experiments.reproduction.plan import Plan
-from offpolicy.experiments.reproduction.recipe import FOLDER, load_recipe
+from offpolicy.experiments.reproduction.recipe import FOLDER, known_recipes, load_recipe
+from offpolicy.experiments.studies import STUDIES
 from toy_study import STUDIES as TOYS
 
 GOOD = 'title = "T"\nstudy = "toy"\ncolumns = ["P@5"]\n'
@@ -83,3 +84,13 @@ def test_the_first_line_is_the_command(path: Path) -> None:
             assert set(shared.lines) <= set(recipe.lines)
             assert shared.parts.items() <= recipe.parts.items()
             assert shared.arguments == recipe.arguments
+
+
+@pytest.mark.parametrize("name", known_recipes())
+def test_every_recipe_fits_its_study(name: str) -> None:
+    recipe = load_recipe(name)
+    if recipe.study in STUDIES:
+        plan = Plan.of(recipe, STUDIES)
+        labels = [plan.labels(part) for part in recipe.parts]
+        assert all(line in each for each in labels for line in (*recipe.lines, *recipe.ours, *recipe.aside))
+        assert not set(recipe.absent) & {label for each in labels for label in each.values()}

@@ -33,10 +33,9 @@ SPECIAL = {
 
 
 def markdown(table: Table) -> str:
-    """Under a heading, one row of the header for groups and metrics together."""
+    """One row of the header for groups and metrics together; the title is left to the page around it."""
     heads = [f"{name}: {metric}" if name else metric for name, metrics in table.groups for metric in metrics]
-    lines = [f"**{_plain(table.title)}**", ""] if table.title else []
-    lines += [_row(["line", *map(_plain, heads)]), "|---" * (len(heads) + 1) + "|"]
+    lines = [_row(["line", *map(_plain, heads)]), "|---" * (len(heads) + 1) + "|"]
     lines += [_row([_plain(label), *(_markdown_cell(cell) for cell in cells)]) for label, cells in table.lines]
     lines += [_row([_plain(label), f"*{_plain(why)}*", *[""] * (len(heads) - 1)]) for label, why in table.absent]
     lines += [_row([f"*{_plain(label)}*", *(_markdown_cell(cell) for cell in cells)]) for label, cells in table.tests]

@@ -28,7 +28,9 @@ def write_tables(recipe: Recipe, folder: Path, page: Page) -> list[Path]:
     rows = read_rows(folder / RESULTS)
     made = tables(recipe, rows)
     texts = {
-        "md": f"# {recipe.title}\n\n" + "\n".join(markdown(table) for table in made),
+        "md": "\n".join(
+            f"{'#' * min(place, 2)} {table.title}\n\n{markdown(table)}" for place, table in enumerate(made, 1)
+        ),
         "tex": "\n".join(latex(table) for table in made),
         "html": page(recipe, [html(table) for table in made], measured(rows)),
     }

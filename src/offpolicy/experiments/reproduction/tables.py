@@ -156,7 +156,7 @@ def _notes(recipe: Recipe, rows: Sequence[Row], found: Sequence[Row]) -> tuple[s
     config = rows[0]["config"] if rows else {}
     drawn = {
         "policy": "only π is drawn anew for each seed",
-        "all": "data, β̂, U and π are drawn anew for each seed",
+        "all": "data or their split, β̂, U and π are drawn anew for each seed",
     }
     said = [
         f"Mean ± standard deviation over {seeds} seeds; {drawn[config.get('redraw', recipe.redraw)]}. "
