@@ -85,7 +85,7 @@ def test_learn_leaves_a_policy_and_results_in_the_agreed_shape(folder: Path) -> 
     keys = "format version kind run log evaluation weights frequency ladder learning risky_actions"
     assert list(found) == keys.split()
     assert (found["format"], found["version"], found["kind"]) == ("offpolicy-results", 1, "learn")
-    assert set(found["run"]) == {"command", "config", "seed", "versions", "started", "seconds"}
+    assert set(found["run"]) == {"command", "config", "notes", "seed", "versions", "started", "seconds"}
     assert len(found["learning"]["uips"]) == 8
     policy = found["evaluation"]["policies"]["uips"]
     assert policy["interval"]["low"] <= policy["value"] <= policy["interval"]["high"]

@@ -11,9 +11,9 @@ import torch
 
 from offpolicy.errors import LogError, OffPolicyError, ParameterError
 from offpolicy.experiments.inspection import run_inspect
-from offpolicy.experiments.results_file import plain, weight_histogram, write_results
+from offpolicy.experiments.results_file import RunOptions, plain, weight_histogram, write_results
 from offpolicy.experiments.roles import LogSpec, probability_column, resolve
-from offpolicy.experiments.runs import RunOptions, run_evaluate
+from offpolicy.experiments.runs import run_evaluate
 from small_log import a_frame
 
 

@@ -293,3 +293,21 @@ def test_marks_stand_where_their_values_are() -> None:
     assert inner
     assert [float(v) for v in outer.groups()] == [20, 60]
     assert [float(v) for v in inner.groups()] == [40, 20]
+
+
+def test_a_rival_with_a_higher_but_less_certain_value_is_named() -> None:
+    plain = results()
+    assert "has a higher estimate" not in render_report(plain)
+    rival = plain["evaluation"]["policies"]["greedy"]
+    rival["value"] = plain["evaluation"]["policies"]["uips"]["value"] + 0.05
+    rival["interval"] |= {"low": 0.01, "high": 0.99}
+    assert "“greedy” has a higher estimate" in render_report(plain)
+
+
+def test_notes_of_the_run_are_shown_and_an_evaluation_has_no_learning_curves() -> None:
+    plain = results()
+    plain["run"]["notes"] = ["reward: click (by its name)", "<b>bold</b>"]
+    page = render_report(plain)
+    assert "reward: click (by its name)" in page
+    assert "<b>bold</b>" not in page
+    assert 'id="learning"' not in render_report(plain | {"kind": "evaluate", "learning": {}})

@@ -14,8 +14,8 @@ import typer
 from offpolicy.errors import ParameterError
 
 if TYPE_CHECKING:
+    from offpolicy.experiments.results_file import RunOptions
     from offpolicy.experiments.roles import LogSpec
-    from offpolicy.experiments.runs import RunOptions
 
 NOT_IN_FILES = ("config", "help")
 SINGLE = ("action", "reward", "propensity", "cluster", "timestamp", "actions")
@@ -103,7 +103,7 @@ class Invocation:
 
     def options(self, seed: int, level: float, logging_model: str | None, ladder: bool) -> "RunOptions":
         """As the runs take them."""
-        from offpolicy.experiments.runs import RunOptions
+        from offpolicy.experiments.results_file import RunOptions
 
         return RunOptions(seed, level, logging_model, ladder, self.command, self.config)
 

@@ -107,7 +107,12 @@ def _weight_checks(rows: PolicyRows) -> list[Check]:
     error = float(residual.square().sum().sqrt()) / len(ratio)
     slack = 3 * error + MEAN_WEIGHT_SLACK
     return [
-        Check("effective sample size", effective, effective >= LEAST_EFFECTIVE, "clusters of equal weight it is worth"),
+        Check(
+            "effective sample size",
+            effective,
+            effective >= LEAST_EFFECTIVE,
+            f"independent contexts or clusters that the log is worth for this policy; {LEAST_EFFECTIVE:g} are needed",
+        ),
         Check("largest weight share", share, share <= LARGEST_SHARE, "share of all weight that one cluster carries"),
         Check("mean weight", mean, abs(mean - 1) <= min(slack, 0.5), "1 where the estimated propensities are right"),
     ]

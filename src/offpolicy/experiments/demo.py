@@ -19,8 +19,9 @@ from offpolicy.evaluation.inputs import weight_inputs
 from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.value import PointEstimate, Terms, value
 from offpolicy.experiments.inspection import run_inspect
+from offpolicy.experiments.results_file import RunOptions
 from offpolicy.experiments.roles import LogSpec
-from offpolicy.experiments.runs import RunOptions, run_evaluate, run_learn
+from offpolicy.experiments.runs import run_evaluate, run_learn
 from offpolicy.learning import METHODS
 from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary
 from offpolicy.logging_policy import LoggingPolicy, Quality, fit_logging_policy
@@ -179,10 +180,10 @@ class DemoPath:
         """Learn from the file, evaluate on the contexts that were held out, and look up the truth."""
         out = self.folder / "learned"
         shutil.rmtree(out / "training", ignore_errors=True)  # of a demo with another seed
-        options = RunOptions(self.seed, ladder=False, command=self.commands[1])
+        options = RunOptions(self.seed, ladder=False, command=self.commands[1], config=self.spec.to_json())
         run_learn(self.spec, LEARNERS, out, options, held_out=SHARE, settings=LEARNING)
         folders = {name: str(out / "policies" / name) for name in LEARNERS}
-        options = RunOptions(self.seed, command=self.commands[2])
+        options = RunOptions(self.seed, command=self.commands[2], config=self.spec.to_json())
         run = run_evaluate(self.spec, folders, options, compare_with={"uniform": "uniform"}, out=self.folder / "judged")
         evaluation = run.results["evaluation"]
         chances = {

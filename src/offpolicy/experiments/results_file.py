@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -43,6 +43,22 @@ QUADRATIC_ROWS = 200_000
 
 
 @dataclass(frozen=True)
+class RunOptions:
+    """What every run may be told."""
+
+    seed: int = 0
+    level: float = 0.95
+    logging_model: str | None = None
+    """Which model of β̂; None takes the recorded propensities where their column was named, else `auto`."""
+    ladder: bool = True
+    """Whether to answer under several models of β̂ too."""
+    command: str = ""
+    """The command line, for the record."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """All options by name, for the record."""
+
+
+@dataclass(frozen=True)
 class Judged:
     """An evaluation and what it was made from."""
 
@@ -72,12 +88,13 @@ class Clock:
         self.started = datetime.now(UTC)
         self._start = perf_counter()
 
-    def facts(self, command: str, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        """The `run` of a results file."""
+    def facts(self, options: RunOptions, notes: Sequence[str] = ()) -> dict[str, Any]:
+        """The `run` of a results file; `notes` say what was inferred or decided on the way."""
         return {
-            "command": command,
-            "config": dict(config),
-            "seed": seed,
+            "command": options.command,
+            "config": dict(options.config),
+            "notes": list(notes),
+            "seed": options.seed,
             "versions": library_versions(),
             "started": self.started.isoformat(timespec="seconds"),
             "seconds": round(perf_counter() - self._start, 3),

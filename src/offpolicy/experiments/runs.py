@@ -16,7 +16,7 @@ from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.targets import ColumnPolicy
-from offpolicy.experiments.results_file import Clock, Judged, judged_parts, results, write_results
+from offpolicy.experiments.results_file import Clock, Judged, RunOptions, judged_parts, results, write_results
 from offpolicy.experiments.roles import LogSpec, probability_column, resolve
 from offpolicy.learning import LearnedPolicy, find_method, learn_policy
 from offpolicy.learning.checkpoints import fingerprint
@@ -29,22 +29,6 @@ from offpolicy.uncertainty import row_uncertainty
 FEWEST_GROUPS = 5
 """Contexts (or clusters) below which none can be held out."""
 REFUSED = "run an experiment"
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What every run may be told."""
-
-    seed: int = 0
-    level: float = 0.95
-    logging_model: str | None = None
-    """Which model of β̂; None takes the recorded propensities where their column was named, else `auto`."""
-    ladder: bool = True
-    """Whether to answer under several models of β̂ too."""
-    command: str = ""
-    """The command line, for the record."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """All options by name, for the record."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +75,10 @@ def run_evaluate(
     judged = _judged(part, targets, model, options)
     parts = judged_parts(judged, options.ladder, options.seed)
     parts["evaluation"]["comparisons"] += _comparisons(judged, list(policies), list(others))
-    run = clock.facts(options.command, options.config, options.seed)
-    document = results("evaluate", run, spec, part, parts)
+    said = (*spec.notes, *_unused(spec, model), *notes)
+    document = results("evaluate", clock.facts(options, said), spec, part, parts)
     files = {} if out is None else {"results": str(write_results(document, out))}
-    return Run(document, (*spec.notes, *_unused(spec, model), *notes), files)
+    return Run(document, said, files)
 
 
 def run_learn(
@@ -134,10 +118,11 @@ def run_learn(
     policy = _save(learned[best], log, folder / "policy", about)
     parts = judged_parts(judged, options.ladder, options.seed)
     parts["learning"] = {name: one.history for name, one in learned.items()}
-    run = clock.facts(options.command, options.config, options.seed)
-    document = results("learn", run, spec, held, parts)
+    kept = f"Learned from {train.n_rows:,} rows, evaluated on the {held.n_rows:,} rows of other contexts."
+    said = (*spec.notes, *_unused(spec, model), *(notes or (kept,)))
+    document = results("learn", clock.facts(options, said), spec, held, parts)
     files = {"policy": str(policy), "results": str(write_results(document, folder))}
-    return Run(document, (*spec.notes, *_unused(spec, model), *notes), files)
+    return Run(document, said, files)
 
 
 def run_tune(

@@ -48,4 +48,5 @@ def run_card(results: Results) -> dict[str, Any]:
     known = [("seed", str(run.seed) if run.seed is not None else ""), ("took", duration(run.seconds))]
     known += [(label(k, 40), label(v, 60)) for k, v in list(run.versions.items())[:50]]
     kept = [(k, v) for k, v in known if v not in ("", UNKNOWN)]
-    return {"command": label(run.command, 4000), "config": config, "facts": kept}
+    notes = [label(note, 500) for note in run.notes[:MOST_FACTS]]
+    return {"command": label(run.command, 4000), "config": config, "facts": kept, "notes": notes}

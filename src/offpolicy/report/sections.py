@@ -19,7 +19,7 @@ from offpolicy.report.verdict import (
     BADGE,
     TONE,
     against_logging,
-    best_policy,
+    by_certainty,
     flip_sentence,
     headline,
     value_places,
@@ -72,8 +72,7 @@ def _overview(evaluation: Evaluation) -> dict[str, Any]:
     places = value_places(evaluation)
     logging = evaluation.logging
     compared = against_logging(evaluation)
-    best = best_policy(evaluation)
-    ordered = sorted(evaluation.policies.items(), key=lambda item: item[0] != best)
+    ordered = by_certainty(evaluation)
     values = [v for p in evaluation.policies.values() for v in (p.value, p.interval.low, p.interval.high)]
     strip = Strip.over([*values, logging.interval.low, logging.interval.high], logging.value)
     rows = [_overview_row(name, policy, strip, places) for name, policy in ordered]
@@ -125,8 +124,7 @@ def _interval_tip(name: str, value: float | None, ends: Ends, places: int) -> st
 
 
 def _policies(evaluation: Evaluation, weights: dict[str, Weights]) -> list[dict[str, Any]]:
-    best = best_policy(evaluation)
-    ordered = sorted(evaluation.policies.items(), key=lambda item: item[0] != best)[:MOST_POLICIES]
+    ordered = by_certainty(evaluation)[:MOST_POLICIES]
     return [
         _policy(f"policy-{i}", name, policy, evaluation, weights.get(name)) for i, (name, policy) in enumerate(ordered)
     ]

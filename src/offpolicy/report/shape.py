@@ -167,6 +167,7 @@ class Run(Part):
 
     command: str = ""
     config: Annotated[dict[str, Any], Maybe] = {}
+    notes: Annotated[list[str], MaybeList] = []
     seed: int | None = None
     versions: Annotated[dict[str, Any], Maybe] = {}
     started: str = ""

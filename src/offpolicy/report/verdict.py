@@ -84,13 +84,32 @@ def _lead(name: str, policy: PolicyResult, comparison: Comparison | None, evalua
     text = f"Estimated value {fixed(policy.value, places)} a decision"
     if ends.low is not None and ends.high is not None:
         text += f" ({percent(evaluation.level)} interval {fixed(ends.low, places)} to {fixed(ends.high, places)})"
-    text += f", against {fixed(evaluation.logging.value, places)} for the logging policy"
+    text += f", against {fixed(evaluation.logging.value, places)} for the logging policy, which made this log"
     if comparison is not None:
         relative = "" if comparison.relative is None else f" ({percent(comparison.relative, sign=True)})"
         text += f": a difference of {fixed(comparison.difference, places, sign=True)}{relative}"
         if comparison.probability_of_improvement is not None:
             text += f", with a {chance(comparison.probability_of_improvement)} chance that “{name}” is the better one"
-    return text + "."
+    return text + "." + _rival(policy, evaluation, places)
+
+
+def _rival(policy: PolicyResult, evaluation: Evaluation, places: int) -> str:
+    """Why a policy with a higher estimate is not the one the page leads with."""
+    others = [(one.value, name, one.interval.low) for name, one in evaluation.policies.items() if one is not policy]
+    higher = max((one for one in others if one[0] is not None and one[0] > (policy.value or 0.0)), default=None)
+    if higher is None or policy.interval.low is None or higher[2] is None:
+        return ""
+    return (
+        f" “{label(higher[1], 60)}” has a higher estimate ({fixed(higher[0], places)}), but less of it is certain: its "
+        f"interval begins at {fixed(higher[2], places)}."
+    )
+
+
+def by_certainty(evaluation: Evaluation) -> list[tuple[str, PolicyResult]]:
+    """The candidates, the best first, then by the low end of their intervals."""
+    best = best_policy(evaluation)
+    lows = {name: -math.inf if p.interval.low is None else p.interval.low for name, p in evaluation.policies.items()}
+    return sorted(evaluation.policies.items(), key=lambda item: (item[0] != best, -lows[item[0]]))
 
 
 def flip_sentence(policy: PolicyResult, comparison: Comparison | None) -> str:
