@@ -37,7 +37,7 @@ class OpeDesign:
     logging_epochs: int = 15
     reward_rows: int = 5
     """Logged rows a training document from which q̂ is fitted."""
-    budget: int = 48
+    budget: int = 512
     """Points of each estimator's grid that the search on the truth looks at, at random."""
 
 
