@@ -14,11 +14,14 @@ import torch
 
 from offpolicy.artifacts import ArtifactError, SavedPolicy, check_parity, export_onnx, load_policy, save_policy
 from offpolicy.artifacts.onnx_graph import NO_INTEGER
+from offpolicy.datasets.obd import load_obd
 from offpolicy.errors import MissingExtraError, ParameterError
+from offpolicy.learning import learn_policy
 from offpolicy.log import LoggedData
 from offpolicy.models.scorers import linear_scorer, logging_two_tower, two_tower_scorer
 from offpolicy.policies import ScorerPolicy
 from policy_worlds import a_linear, a_log, a_two_tower, frame, jolted
+from shared_data import shared_data
 
 LOG = a_log()
 Arrays = dict[str, npt.NDArray[Any]]
@@ -182,3 +185,24 @@ def test_the_missing_extra_is_named(tmp_path: Path, module: str, monkeypatch: py
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"pip install offpolicy\[onnx\]"):
         export_onnx(saved, tmp_path / "policy.onnx")
+
+
+@pytest.mark.parametrize("scorer", ["linear", "two_tower"])
+def test_the_top_ten_of_a_thousand_real_contexts_are_the_librarys(tmp_path: Path, scorer: str) -> None:
+    root = shared_data("obd")
+    log = load_obd("bts", "men", root)
+    learned = learn_policy(log, "ce", scorer=scorer, epochs=2)
+    saved = saved_as(learned.policy, log, tmp_path)
+    shown = pl.read_csv(root / "obd" / "random" / "men" / "men.csv").head(1000)  # visitors of the other policy
+    export_onnx(saved, tmp_path / "policy.onnx", k=10)
+    columns = [*(f"user_feature_{i}" for i in range(4)), "position"]
+    inputs = {name: shown[name].to_numpy() for name in columns}
+    found = run(
+        tmp_path / "policy.onnx", {k: v.astype(object) if v.dtype.kind in "OU" else v for k, v in inputs.items()}
+    )
+    expected = saved.recommend(shown, 10)
+    assert found["top_ids"].shape == (1000, 10)
+    assert found["top_ids"].ravel().tolist() == expected["action"].to_list()
+    np.testing.assert_allclose(found["probability"].ravel(), expected["probability"], rtol=1e-4)
+    parity = check_parity(saved, tmp_path / "policy.onnx", shown)
+    assert (parity.rows, parity.same_lists) == (1000, 1000)
