@@ -8,6 +8,7 @@ import pytest
 from offpolicy.cli import main
 from offpolicy.cli.reproduction_page import NOT_RUN, refreshed_page, section, source_of, taken
 from offpolicy.experiments.reproduction.recipe import known_recipes, load_recipe
+from offpolicy.experiments.reproduction.reproduce import recipe_folders
 from offpolicy.experiments.reproduction.runner import run
 from offpolicy.experiments.studies import STUDIES
 from toy_study import ToyStudy, plan
@@ -95,3 +96,11 @@ def test_the_page_is_current() -> None:
     assert refreshed_page(text, PAGE.parent / "results" / "reproduction") == text, (
         "run python -m offpolicy.cli.reproduction_page"
     )
+
+
+def test_the_recipes_of_a_set_have_a_folder_each(tmp_path: Path) -> None:
+    found = recipe_folders(load_recipe("core"), tmp_path)
+    assert {folder.name: recipe.name for folder, recipe in found.items()} == {
+        name: name for name in ("coat", "synthetic", "ope")
+    }
+    assert recipe_folders(load_recipe("coat"), tmp_path) == {tmp_path: load_recipe("coat")}

@@ -192,3 +192,11 @@ def test_the_papers_numbers_are_the_printed_ones() -> None:
 def test_numbers_are_short() -> None:
     assert [number(x) for x in (0.5, 0.0, -12.3, 1e-5, 2e6)] == ["0.5000", "0.0000", "-12.3000", "1.00e-05", "2.00e+06"]
     assert [signed(x) for x in (0.1, -0.1)] == ["+0.1000", "−0.1000"]
+
+
+def test_the_budget_is_told_where_something_was_tuned(folder: Path) -> None:
+    rows = read_rows(folder / RESULTS)
+    said = "4 trials a line, the best few settings compared again on 2 further draws"
+    assert any(note.startswith(said) for note in make_table(RECIPE, rows).notes)
+    fixed = [row for row in rows if row["line"] == "fixed"]
+    assert not any("trials" in note for note in make_table(RECIPE, fixed).notes)

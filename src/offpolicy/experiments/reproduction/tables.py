@@ -158,11 +158,12 @@ def _notes(recipe: Recipe, rows: Sequence[Row], found: Sequence[Row]) -> tuple[s
         "policy": "only π is drawn anew for each seed",
         "all": "data or their split, β̂, U and π are drawn anew for each seed",
     }
-    said = [
-        f"Mean ± standard deviation over {seeds} seeds; {drawn[config.get('redraw', recipe.redraw)]}. "
-        f"{config.get('trials', recipe.trials)} trials a line, the best few settings compared again on "
-        f"{config.get('validations', 0)} further draws, chosen on validation data only."
-    ]
+    said = [f"Mean ± standard deviation over {seeds} seeds; {drawn[config.get('redraw', recipe.redraw)]}."]
+    if any(one["trials"] for row in rows if row["stage"] == "tune" for one in row["found"]):
+        said.append(
+            f"{config['trials']} trials a line, the best few settings compared again on {config['validations']} "
+            "further draws, chosen on validation data only."
+        )
     if recipe.paper:
         said.append("In brackets: the paper's number.")
     if len(recipe.columns) and recipe.ours:
