@@ -93,7 +93,12 @@ def charts(recipe: "Recipe", rows: Sequence[dict[str, Any]]) -> "list[Chart]":
     from offpolicy.report.reproduction import grid_charts, profile_charts
 
     if recipe.figure == "grid":
-        return grid_charts(rows, recipe.columns)
+        labels = dict.fromkeys(row["label"] for row in rows)
+        return [
+            chart
+            for label in labels
+            for chart in grid_charts([row for row in rows if row["label"] == label], recipe.columns, label)
+        ]
     return profile_charts(rows) if recipe.figure == "frequency" else []
 
 

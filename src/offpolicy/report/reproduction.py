@@ -23,7 +23,7 @@ figure { display: inline-block; margin: 1rem 1rem 1rem 0; vertical-align: top; w
 """
 
 
-def grid_charts(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[Chart]:
+def grid_charts(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], label: str) -> list[Chart]:
     """A map for each metric: γ across, λ upwards, the darker the better; the best point is told below."""
     gammas, lams = (sorted({row[name] for row in rows}) for name in ("gamma", "lam"))
     charts = []
@@ -34,16 +34,19 @@ def grid_charts(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> li
                 points.setdefault((row["gamma"], row["lam"]), []).append(row[metric])
         means = {point: sum(found) / len(found) for point, found in points.items()}
         if means:
-            charts.append(_grid_chart(metric, means, gammas, lams))
+            charts.append(_grid_chart(metric, f"{label}: {metric} by γ and λ", means, (gammas, lams)))
     return charts
 
 
 def _grid_chart(
-    metric: str, means: Mapping[tuple[float, float], float], gammas: Sequence[float], lams: Sequence[float]
+    metric: str,
+    title: str,
+    means: Mapping[tuple[float, float], float],
+    axes: tuple[Sequence[float], Sequence[float]],
 ) -> Chart:
+    gammas, lams = axes
     low, high = min(means.values()), max(means.values())
-    ticks = [[(place + 0.5, plain(value)) for place, value in enumerate(axis)] for axis in (gammas, lams)]
-    title = f"{metric} by γ and λ"
+    ticks = [[(place + 0.5, plain(value)) for place, value in enumerate(axis)] for axis in axes]
     drawn = panel(
         title, (0.0, float(len(gammas))), (0.0, float(len(lams))), ("γ", "λ"), (tuple(ticks[0]), tuple(ticks[1]))
     )

@@ -163,15 +163,19 @@ def test_the_page_is_whole_and_needs_no_network(folder: Path) -> None:
 
 def test_figures_are_drawn_from_rows() -> None:
     grid = [
-        {"gamma": gamma, "lam": lam, "P@5": gamma * lam / 1000, "seed": seed}
+        {"gamma": gamma, "lam": lam, "P@5": gamma * lam * sign / 1000, "seed": seed, "label": label}
+        for label, sign in (("one", 1), ("other", -1))
         for gamma in (0.1, 25.0)
         for lam in (1.0, 20.0, 50.0)
         for seed in (0, 1)
     ]
     drawn = page(Recipe("g", "G <1>", study="s", columns=("P@5",), figure="grid"), [], grid)
     checked_page(drawn)
-    assert drawn.count("<title>") == 1 + 6
-    assert "the highest at γ = 25, λ = 50" in drawn
+    assert drawn.count("<title>") == 1 + 2 * 6
+    assert (
+        "<b>one: P@5 by γ and λ.</b> From 0.0001 (palest) to 1.2500 (darkest), the highest at γ = 25, λ = 50" in drawn
+    )
+    assert "<b>other: P@5 by γ and λ.</b> From -1.2500 (palest) to -0.0001 (darkest), the highest at γ = 0.1" in drawn
     buckets = [
         {"log_frequency": x, "logging_prob": 0.1 * x, "uncertainty": 1 / x, "rows": 10, "actions": 2}
         for x in (0.5, 1.0, 2.5)
