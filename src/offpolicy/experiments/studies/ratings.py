@@ -120,6 +120,10 @@ class Ratings:
         k = self._source.places
         return [{f"P@{k}": found.precision, f"R@{k}": found.recall, f"NDCG@{k}": found.ndcg}]
 
+    def logging(self, seed: int) -> LoggingPolicy:
+        """β̂ with towers of its own, over all items."""
+        return _logging(self.dataset, self.data, KEPT_SEED if self.redraw == "policy" else seed)
+
     @property
     def _source(self) -> Source:
         return SOURCES[self.dataset]
@@ -154,7 +158,7 @@ class Ratings:
             changes["reward_model"] = _rewards(self.dataset, self.data, seed)
         if _chooses_before_learning(line):
             changes |= {"schedule": "pretrained", "in_batch": False, "first_epoch_cap": None}
-            changes["logging_policy"] = _logging(self.dataset, self.data, seed)
+            changes["logging_policy"] = self.logging(seed)
         trainer = prepare_training(log, line.method, config=self._config(line), validation=score, **changes)
         if line.uncertainty != "own":
             trainer.schedule = Uninformed(trainer.schedule, log, trainer.surrogate.rows, line.uncertainty, seed)
