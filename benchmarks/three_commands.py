@@ -26,6 +26,7 @@ ROWS, ACTIONS, CONTEXTS = 5_000_000, 2_000, 200_000
 QUICK = 50
 WORDS = {"country": 20, "device": 4, "segment": 12}
 NUMBERS = ("age", "activity")
+ROLES = '\naction = "item"\nreward = "click"\ncluster = "user"\nkind = {age = "numeric"}\n'
 TASTES = 8
 TILE = 2_000  # users whose probabilities of all items are held at a time
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -159,8 +160,7 @@ def main() -> None:
         note = f"{size.rows:,} rows, {size.actions:,} actions, {size.contexts:,} users"
         megabytes = log.stat().st_size / 1e6
         figures.Figure("three_commands.log_megabytes", megabytes, facts=facts, note=note).show(options.json)
-        columns = [*WORDS, *NUMBERS]
-        config = f'context = {columns}\naction = "item"\nreward = "click"\ncluster = "user"\n'
+        config = "context = " + str([*WORDS, *NUMBERS]) + ROLES
         path_of("synthetic", log, config, folder, options.json)
 
 

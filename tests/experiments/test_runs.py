@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,3 +121,11 @@ def test_unknown_kinds_are_refused(tmp_path: Path) -> None:
     spec = LogSpec(written(tmp_path, a_frame(20)).source, kinds={"age": "tall"})
     with pytest.raises(ParameterError, match="tall"):
         resolve(spec).read()
+
+
+def test_integers_are_taken_for_names_and_that_is_said(tmp_path: Path) -> None:
+    frame = a_frame(60).with_columns(age=pl.Series([20 + i % 9 for i in range(60)]))
+    spec = LogSpec(written(tmp_path, frame).source, ("segment", "age"), "item", "click")
+    assert any("--kind age=numeric" in said for said in run_inspect(spec)["inferred"])
+    said = run_inspect(replace(spec, kinds={"age": "numeric"}))["inferred"]
+    assert not any("age" in one for one in said)

@@ -58,7 +58,8 @@ def _show(found: dict[str, Any]) -> None:
     from offpolicy.cli.printing import facts, lines, table
 
     log, about, model = found["log"], found["facts"], found["logging_model"]
-    facts(f"The log {log['source']}", {name: log[name] for name in log if name not in ("columns", "source")})
+    listed = ("columns", "source", "context_features", "action_features")
+    facts(f"The log {log['source']}", {name: log[name] for name in log if name not in listed})
     table("Columns", ("column", "role or kind"), list(log["columns"].items()))
     lines("Inferred", found["inferred"])
     facts("Before any policy", about)

@@ -175,7 +175,7 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
     beaten = fitted.quality.log_likelihood > float(np.log(recorded).mean()) + 0.02 * abs(float(np.log(recorded).mean()))
     consistent = abs(mean - 1) <= 4 * error + 0.01 and not flagged and not beaten
     advice = (
-        "The recorded propensities agree with the log: use them (model='recorded')."
+        "The recorded propensities agree with the log: use them (the model 'recorded', or --propensity)."
         if consistent
         else "The recorded propensities do not fit this log: estimate them instead, or find out what they describe."
     )

@@ -7,7 +7,7 @@ import numpy as np
 
 from offpolicy.evaluation.propensities import audit
 from offpolicy.experiments.results_file import plain
-from offpolicy.experiments.roles import LogSpec, columns_of, resolve
+from offpolicy.experiments.roles import LogSpec, columns_of, kind_notes, resolve
 from offpolicy.log import LoggedData
 from offpolicy.log.assignment import parts_of_rows
 from offpolicy.logging_policy import fit_logging_policy
@@ -29,7 +29,7 @@ def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
     quick = _shortened(log, seed)
     found: dict[str, Any] = {
         "log": log.summary() | {"source": spec.source, "columns": columns_of(spec, log)},
-        "inferred": list(spec.notes),
+        "inferred": [*spec.notes, *kind_notes(spec, log)],
         "facts": _facts(log),
         "logging_model": _quick_fit(quick, seed),
         "audit": None if log.logging_prob is None else audit(quick, seed=seed).to_json(),

@@ -7,7 +7,7 @@ from typing import Any, cast
 import polars as pl
 
 from offpolicy.errors import LogError, ParameterError
-from offpolicy.log import LoggedData, read_log
+from offpolicy.log import CategoricalColumn, LoggedData, read_log
 from offpolicy.log.encode import numbers
 from offpolicy.log.features import Kind
 from offpolicy.log.files import column_names, expanded, format_of
@@ -152,6 +152,20 @@ def probability_column(spec: LogSpec, column: str) -> pl.Series:
         rule = "must hold probabilities in [0, 1]"
         raise table.origin.bad_value(column, row, values[row], rule, "Mend the value or drop the row.")
     return values
+
+
+def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
+    """A word on columns of integers, which are taken for names of things where nobody said otherwise."""
+    taken = [
+        name
+        for name, column in log.contexts.items()
+        if name not in spec.kinds and isinstance(column, CategoricalColumn) and column.vocabulary.ids.dtype.is_integer()
+    ]
+    if not taken:
+        return ()
+    return (
+        f"categorical: {', '.join(taken)} (integers, taken for names; --kind {taken[0]}=numeric if they are amounts)",
+    )
 
 
 def columns_of(spec: LogSpec, log: LoggedData) -> dict[str, str]:

@@ -17,7 +17,7 @@ from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.targets import ColumnPolicy
 from offpolicy.experiments.results_file import Clock, Judged, RunOptions, judged_parts, results, write_results
-from offpolicy.experiments.roles import LogSpec, probability_column, resolve
+from offpolicy.experiments.roles import LogSpec, kind_notes, probability_column, resolve
 from offpolicy.learning import LearnedPolicy, find_method, learn_policy
 from offpolicy.learning.checkpoints import fingerprint
 from offpolicy.log import LoggedData
@@ -75,7 +75,7 @@ def run_evaluate(
     judged = _judged(part, targets, model, options)
     parts = judged_parts(judged, options.ladder, options.seed)
     parts["evaluation"]["comparisons"] += _comparisons(judged, list(policies), list(others))
-    said = (*spec.notes, *_unused(spec, model), *notes)
+    said = (*spec.notes, *kind_notes(spec, log), *_unused(spec, model), *notes)
     document = results("evaluate", clock.facts(options, said), spec, part, parts)
     files = {} if out is None else {"results": str(write_results(document, out))}
     return Run(document, said, files)
@@ -118,8 +118,8 @@ def run_learn(
     policy = _save(learned[best], log, folder / "policy", about)
     parts = judged_parts(judged, options.ladder, options.seed)
     parts["learning"] = {name: one.history for name, one in learned.items()}
-    kept = f"Learned from {train.n_rows:,} rows, evaluated on the {held.n_rows:,} rows of other contexts."
-    said = (*spec.notes, *_unused(spec, model), *(notes or (kept,)))
+    kept = f"Learned from {train.n_rows:,} rows, evaluated on the {held.n_rows:,} others."
+    said = (*spec.notes, *kind_notes(spec, log), *_unused(spec, model), *(notes or (kept,)))
     document = results("learn", clock.facts(options, said), spec, held, parts)
     files = {"policy": str(policy), "results": str(write_results(document, folder))}
     return Run(document, said, files)

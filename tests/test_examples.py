@@ -1,0 +1,38 @@
+"""Every example notebook runs from top to bottom, and is stored without outputs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
+
+
+def run_notebook(path: Path) -> dict[str, Any]:
+    """Run the code of all cells, in order, in one namespace; what it holds in the end."""
+    found: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), found)
+    return found
+
+
+def test_there_is_an_example() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_outputs(path: Path) -> None:
+    code = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+
+
+def test_from_a_log_to_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run_notebook(next(path for path in EXAMPLES if path.stem == "from_log_to_decision"))
+    interval = found["candidate"].interval
+    assert interval.low <= found["truth"] <= interval.high
+    assert found["truth"] > found["found"].logging_value
+    assert found["candidate"].preflight.verdict.answerable
+    assert (tmp_path / "run" / "report.html").stat().st_size > 50_000
