@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from offpolicy.checks import Positive, Range
+from offpolicy.checks import PAPER_GRID, Range
 from offpolicy.estimators.logspace import bounded, bounded_exp
 from offpolicy.estimators.registry import estimator
 
 CAP_GRID = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+Lam = Annotated[float, Range(0.0, math.inf, include_low=False, grid=PAPER_GRID)]
 Cap = Annotated[float, Range(0.0, math.inf, include_low=False, grid=CAP_GRID)]
 TopP = Annotated[float, Range(1.0, math.inf, integer=True, grid=(10, 20, 50, 100, 200, 500))]
 Quantile = Annotated[float, Range(0.0, 1.0, grid=(0.01, 0.05, 0.1, 0.2, 0.5))]
@@ -36,7 +37,7 @@ def dice_s(log_target: Tensor, log_count_prob: Tensor, *, cap: Cap = 10.0) -> Te
 @estimator("sn_shrinkage", "offpolicy", normaliser="weight", ips_limit={"lam": math.inf})
 @estimator("shrinkage_dr", "su2020dros", uses_reward_model=True, ips_limit={"lam": math.inf})
 @estimator("shrinkage", "su2020dros", ips_limit={"lam": math.inf})
-def shrinkage(log_ratio: Tensor, *, lam: Positive = 10.0) -> Tensor:
+def shrinkage(log_ratio: Tensor, *, lam: Lam = 10.0) -> Tensor:
     """w = λρ/(λ + ρ²) ≤ √λ/2."""
     log_ratio = bounded(log_ratio)
     return torch.exp(log_ratio - softplus(2 * log_ratio - math.log(lam)))

@@ -13,14 +13,14 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from offpolicy.checks import NON_NEGATIVE, Range
+from offpolicy.checks import NON_NEGATIVE, PAPER_GRID, Range
 from offpolicy.estimators.bounded import Cap
 from offpolicy.estimators.logspace import LOG_LIMIT, bounded_exp, spread
 from offpolicy.estimators.registry import estimator
 from offpolicy.estimators.uncertainty_aware import Eta1, Eta2, Gamma
 
 Guard = Annotated[float, NON_NEGATIVE]
-FiniteLam = Annotated[float, Range(0.0, math.inf, include_low=False, include_high=False)]
+FiniteLam = Annotated[float, Range(0.0, math.inf, include_low=False, include_high=False, grid=PAPER_GRID)]
 
 
 @dataclass(frozen=True)

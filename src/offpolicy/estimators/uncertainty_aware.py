@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from offpolicy.checks import PAPER_GRID, Positive, Range
-from offpolicy.estimators.bounded import Cap
+from offpolicy.estimators.bounded import Cap, Lam
 from offpolicy.estimators.logspace import bounded, bounded_exp, log_cosh, spread
 from offpolicy.estimators.registry import estimator
 
-Lam = Annotated[float, Range(0.0, math.inf, include_low=False, grid=PAPER_GRID)]
 Gamma = Annotated[float, Range(0.0, math.inf, include_high=False, grid=PAPER_GRID)]
 Eta1 = Annotated[float, Range(0.0, math.inf, include_low=False, include_high=False, grid=PAPER_GRID)]
 Eta2 = Annotated[float, Range(0.0, math.inf, include_low=False, include_high=False, grid=(1.0, 10.0, 100.0, 1000.0))]

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.checks import PAPER_GRID
 from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld
 from offpolicy.datasets.xmc import load_xmc
 from offpolicy.estimators import ESTIMATORS, Estimator
@@ -57,7 +56,10 @@ NOTHING_TO_SET = (
     *("ips_gt", "ips", "snips", "dm", "dr", "sndr"),
     *("minvar_paper", "stablevar_paper", "minvar", "stablevar"),
 )
-TUNED = ("clipped", "shrinkage", "sn_shrinkage", "uips_p", "uips_o", "uips", "snuips", "shrinkage_dr", "uips_dr")
+TUNED = (
+    *("clipped", "shrinkage", "sn_shrinkage", "uips_p", "uips_o", "uips", "uips_official", "snuips"),
+    *("shrinkage_dr", "uips_dr"),
+)
 LOG_DRIVEN = ("clipped", "shrinkage", "sn_shrinkage", "uips", "snuips", "uips_tight", "shrinkage_dr", "uips_dr")
 
 
@@ -155,8 +157,8 @@ def _search(rows: PolicyRows, name: str, truth: float, budget: int, seed: int) -
 
 
 def _grids(row: Estimator) -> dict[str, tuple[float, ...]]:
-    """The values each hyper-parameter may take: its own grid, or the paper's for λ."""
-    return {p.name: (p.allowed.grid if p.allowed else ()) or PAPER_GRID for p in row.hyper.values()}
+    """The values each hyper-parameter may take; one without a grid keeps its default."""
+    return {p.name: p.allowed.grid for p in row.hyper.values() if p.allowed and p.allowed.grid}
 
 
 def one_seed(fitted: Nuisances, seed: int) -> list[dict[str, Any]]:

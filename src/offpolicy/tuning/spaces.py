@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from offpolicy.checks import PAPER_GRID, Range, check_choice
+from offpolicy.checks import check_choice
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import HyperParameter
 from offpolicy.learning import Method, find_method
@@ -26,8 +26,8 @@ PAPER_LEARNING_RATES = (1e-5, 1e-4, 1e-3, 1e-2)
 
 FIXED = frozenset({"eta1", "eta2"})
 """UIPS depends on λ and η1 through η1²/λ alone, so λ is turned; η2 = η1 = 1 is the theorem's own case."""
-UNBOUNDED = (0.1, 1000.0)
-"""Where to look for a positive number of which nothing but its sign is declared, and for every λ."""
+LAMBDAS = (0.1, 1000.0)
+"""Where to look for λ: the paper's grid and beyond."""
 PER_CONTEXT = (1e-4, 10.0)
 """Where to look for λ in weights that multiply it by the number of contexts."""
 DECADE = 10.0
@@ -93,30 +93,24 @@ def search_space(
 
 def _listed(parameter: HyperParameter) -> tuple[Dial, ...]:
     allowed = parameter.allowed
-    if allowed is None or not (allowed.grid or _unbounded(allowed)):
+    if allowed is None or not allowed.grid:
         return ()
-    return (Dial(parameter.name, choices=allowed.grid or PAPER_GRID, integer=allowed.integer),)
+    return (Dial(parameter.name, choices=allowed.grid, integer=allowed.integer),)
 
 
 def _turned(parameter: HyperParameter, method: Method, n_actions: int | None) -> tuple[Dial, ...]:
     allowed, name = parameter.allowed, parameter.name
-    if allowed is None or name in FIXED or not (allowed.grid or _unbounded(allowed)):
+    if allowed is None or name in FIXED or not allowed.grid:
         return ()
     if name == "lam":
-        low, high = PER_CONTEXT if "sample_size" in method.inputs else UNBOUNDED
-    elif allowed.grid:
+        low, high = PER_CONTEXT if "sample_size" in method.inputs else LAMBDAS
+    else:
         positive = [value for value in allowed.grid if value > 0]
         low, high = min(positive), max(positive)
-    else:
-        low, high = UNBOUNDED
     if allowed.integer and n_actions is not None:
         low, high = min(low, max(1, n_actions // DECADE)), min(high, n_actions)
     log = high / low >= DECADE and name != "translation"
     return (Dial(name, low, high, log, allowed.integer),)
-
-
-def _unbounded(allowed: Range) -> bool:
-    return allowed.low == 0 and math.isinf(allowed.high)
 
 
 def setting(space: Space, point: int, seed: int) -> dict[str, Setting]:

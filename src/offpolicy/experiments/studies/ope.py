@@ -33,6 +33,7 @@ LINES: Mapping[str, tuple[str, str, str]] = {
     "uips_p": ("UIPS-P", "uips_p", "truth"),
     "uips_o": ("UIPS-O", "uips_o", "truth"),
     "uips": ("UIPS", "uips", "truth"),
+    "uips_official": ("UIPS (as released)", "uips_official", "truth"),
     "snuips": ("SNUIPS", "snuips", "truth"),
     "dm": ("DM", "dm", "none"),
     "dr": ("DR", "dr", "none"),
