@@ -101,25 +101,14 @@ def one_sample_p(gaps: Floats) -> float | None:
     """p of the t-test that the mean is zero; None where it says nothing: one number, or no spread."""
     if len(gaps) < 2 or not gaps.std() > 0:
         return None
-    t = gaps.mean() / (gaps.std(ddof=1) / len(gaps) ** 0.5)
-    return float(2 * stats.t.sf(abs(t), len(gaps) - 1))
+    return float(stats.ttest_1samp(gaps, 0.0).pvalue)
 
 
 def two_sample_p(first: Floats, second: Floats, *, equal_variances: bool) -> float | None:
     """p of Student's or Welch's t-test that two means are equal."""
     if min(len(first), len(second)) < 2 or not first.std() + second.std() > 0:
         return None
-    counts = np.array([len(first), len(second)])
-    variances = np.array([first.var(ddof=1), second.var(ddof=1)])
-    if equal_variances:
-        freedom = float(counts.sum() - 2)
-        pooled = float(((counts - 1) * variances).sum() / freedom)
-        error = (pooled * (1 / counts).sum()) ** 0.5
-    else:
-        parts = variances / counts
-        error = parts.sum() ** 0.5
-        freedom = float(parts.sum() ** 2 / (parts**2 / (counts - 1)).sum())
-    return float(2 * stats.t.sf(abs(first.mean() - second.mean()) / error, freedom))
+    return float(stats.ttest_ind(first, second, equal_var=equal_variances).pvalue)
 
 
 def holm(found: Sequence[float | None]) -> list[float | None]:
