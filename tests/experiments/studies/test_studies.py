@@ -189,6 +189,7 @@ def test_released_settings_for_the_world_of_wiki10s_shape() -> None:
         "eta2": 10_000.0,
     }
     assert set(made.tune("ce", 50, 0)[0]["settings"]) == {"learning_rate", "epochs"}
+    assert made.validate("uips", found["settings"], 1) == 0  # no world is drawn to choose from one
 
 
 def test_unknown_choices_are_refused() -> None:

@@ -80,8 +80,11 @@ class Documents:
         return best_few(search(objective, space, name=line, trials=trials, seed=seed, show_progress=False))
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
-        """NDCG@5 of validation documents after early stopping on them."""
-        learned = self.learn(known(line, LINES), settings, seed)
+        """NDCG@5 of validation documents after early stopping on them; 0 where released settings leave no choice."""
+        entry = known(line, LINES)
+        if self.world == WIKI10_SHAPED:
+            return 0.0
+        learned = self.learn(entry, settings, seed)
         assert learned.best_metric is not None
         return learned.best_metric
 
