@@ -9,8 +9,11 @@ Advance = Callable[[str], None]
 
 
 @contextmanager
-def progress(title: str, steps: int, *, show: bool | None = None) -> Iterator[Advance]:
-    """A bar of that many steps on standard error; `show=None` shows it only where a person is watching."""
+def progress(title: str, steps: int | None, *, show: bool | None = None) -> Iterator[Advance]:
+    """A bar of that many steps on standard error; `show=None` shows it only where a person is watching.
+
+    Without a number of steps the bar only says that work goes on.
+    """
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda text: None
         return

@@ -314,3 +314,11 @@ def test_actions_that_do_not_fit(tmp_path: Path) -> None:
 def test_a_broken_lazy_frame_is_reported() -> None:
     with pytest.raises(LogError, match="cannot be evaluated"):
         read_log(GOOD.lazy().with_columns(pl.col("nothing")), **ROLES)
+
+
+def test_timestamps_that_are_no_dates(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    GOOD.with_columns(time=pl.Series(["soon", "later", "now", "never"])).write_csv(path)
+    message = complaint(path)
+    assert "'time' must hold timestamps" in message
+    assert "holds 'soon'" in message

@@ -18,6 +18,7 @@ from offpolicy.log.files import (
     separator_of,
 )
 from offpolicy.log.origin import Origin, Part
+from offpolicy.log.parquet import check_columns
 from offpolicy.log.schema import nearest
 from offpolicy.log.tables import is_path, read_table
 
@@ -73,7 +74,7 @@ def _of_file(path: Path, columns: Sequence[str], bags: Sequence[str], size: int)
                 f"{path} has no column {column!r}, which the policy or you asked for.{nearest(column, names)} "
                 f"Its columns are: {', '.join(names)}."
             )
-    scan = _scan(path, form).select(columns)
+    scan = _scan(path, form, columns).select(columns)
     mark = separator_of(path) if form == "csv" else None
     first = 0
     try:
@@ -87,8 +88,9 @@ def _of_file(path: Path, columns: Sequence[str], bags: Sequence[str], size: int)
         raise LogError(f"{path} cannot be read as {form.upper()} ({reason}). Mend or rewrite the file.") from None
 
 
-def _scan(path: Path, form: Format) -> pl.LazyFrame:
+def _scan(path: Path, form: Format, columns: Sequence[str]) -> pl.LazyFrame:
     if form == "parquet":
+        check_columns(path, columns)
         return pl.scan_parquet(path, glob=False, hive_partitioning=False)
     if form == "ndjson":
         return pl.scan_ndjson(path, infer_schema_length=None)

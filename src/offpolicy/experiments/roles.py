@@ -13,6 +13,7 @@ from offpolicy.log.features import Kind
 from offpolicy.log.files import column_names, expanded, format_of
 from offpolicy.log.schema import nearest
 from offpolicy.log.tables import read_table
+from offpolicy.progress import progress
 
 KINDS: tuple[Kind, ...] = ("numeric", "categorical", "embedding", "bag")
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -66,18 +67,19 @@ class LogSpec:
         for name, kind in self.kinds.items():
             if kind not in KINDS:
                 raise ParameterError(f"The kind of column {name!r} must be one of {', '.join(KINDS)}, not {kind!r}.")
-        return read_log(
-            self.source,
-            context=self.context,
-            action=self.action,
-            reward=self.reward,
-            propensity=self.propensity,
-            cluster=self.cluster,
-            timestamp=self.timestamp,
-            kinds=cast("dict[str, Kind]", dict(self.kinds)),
-            actions=self.actions,
-            reward_range=self.reward_range,
-        )
+        with progress("reading the log", None):
+            return read_log(
+                self.source,
+                context=self.context,
+                action=self.action,
+                reward=self.reward,
+                propensity=self.propensity,
+                cluster=self.cluster,
+                timestamp=self.timestamp,
+                kinds=cast("dict[str, Kind]", dict(self.kinds)),
+                actions=self.actions,
+                reward_range=self.reward_range,
+            )
 
 
 def resolve(spec: LogSpec) -> LogSpec:

@@ -24,6 +24,7 @@ from offpolicy.log import LoggedData
 from offpolicy.log.assignment import parts_of_rows
 from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
 from offpolicy.policies import Policy
+from offpolicy.progress import progress
 from offpolicy.uncertainty import row_uncertainty
 
 FEWEST_GROUPS = 5
@@ -252,9 +253,10 @@ def _target(
 
 def _judged(log: LoggedData, targets: Mapping[str, Policy], model: str, options: RunOptions) -> Judged:
     beta = fit_logging_policy(log, model, seed=options.seed)
-    uncertainty = row_uncertainty(beta)
     columns = all(isinstance(target, ColumnPolicy) for target in targets.values())
-    rewards = None if columns else PooledRewardModel.fit(log, beta.whole.design)
+    with progress("uncertainty and rewards", None):
+        uncertainty = row_uncertainty(beta)
+        rewards = None if columns else PooledRewardModel.fit(log, beta.whole.design)
     known: dict[str, Any] = {"uncertainty": uncertainty, "reward_model": rewards}
     found = evaluate(log, dict(targets), beta, level=options.level, seed=options.seed, **known)
     return Judged(log, targets, beta, uncertainty, rewards, found)

@@ -12,6 +12,7 @@ from typing import IO, Any, Literal, TypeAlias
 import polars as pl
 
 from offpolicy.errors import LogError
+from offpolicy.log import parquet
 from offpolicy.log.origin import Part, shown
 from offpolicy.log.vowpal import vowpal_format, vowpal_frame
 
@@ -25,7 +26,6 @@ SUFFIXES: dict[str, Format] = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
 }
-MAGIC = b"PAR1"
 READ_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error, csv.Error)
 
 
@@ -57,7 +57,7 @@ def format_of(path: Path) -> Format:
         with path.open("rb") as file:
             head = file.read(4096)
             size = file.seek(0, 2)
-            file.seek(max(0, size - len(MAGIC)))
+            file.seek(max(0, size - len(parquet.MAGIC)))
             tail = file.read()
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -67,21 +67,12 @@ def format_of(path: Path) -> Format:
     vowpal = None if by_name in ("parquet", "csv") else vowpal_format(path, head)
     if vowpal is not None:
         return vowpal
-    if by_name == "parquet" or (by_name is None and head.startswith(MAGIC)):
-        _check_parquet(path, head, tail)
+    if by_name == "parquet" or (by_name is None and head.startswith(parquet.MAGIC)):
+        parquet.check_frame(path, head, tail)
         return "parquet"
     if b"\0" in head[:64]:
         raise LogError(f"{path} is binary but not Parquet: it begins with {head[:12]!r}. Give Parquet, CSV or NDJSON.")
     return by_name or ("ndjson" if head.lstrip().startswith(b"{") else "csv")
-
-
-def _check_parquet(path: Path, head: bytes, tail: bytes) -> None:
-    if not head:
-        raise LogError(f"{path} is empty (0 bytes), so it is not a Parquet file. Write it again.")
-    if not head.startswith(MAGIC):
-        raise LogError(f"{path} is not a Parquet file: it begins with {head[:12]!r}. Rename it if it is CSV or NDJSON.")
-    if tail != MAGIC:
-        raise LogError(f"{path} is truncated: a Parquet file ends with {MAGIC!r}. Copy or write it again in full.")
 
 
 def column_names(path: Path, form: Format) -> list[str]:
@@ -108,6 +99,7 @@ def _csv_header(path: Path) -> list[str]:
 def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.DataFrame, Part]:
     """These columns of a file; those of a CSV file as text."""
     if form == "parquet":
+        parquet.check_columns(path, columns)
         frame = _guarded(
             path, form, lambda: pl.read_parquet(path, columns=list(columns), glob=False, hive_partitioning=False)
         )

@@ -184,7 +184,10 @@ def _instants(column: str, series: pl.Series, origin: Origin) -> npt.NDArray[np.
     """Timestamps as integers: integers as they are, all else in microseconds."""
     values = typed_text(column, series, None, origin) if origin.is_text else series
     if values.dtype == pl.String:
-        parsed = values.str.to_datetime(time_unit="us", strict=False)
+        try:
+            parsed = values.str.to_datetime(time_unit="us", strict=False)
+        except pl.exceptions.ComputeError:  # no value looks like a date
+            parsed = pl.Series(column, [None] * len(values), dtype=pl.Datetime("us"))
         failed = parsed.is_null() & values.is_not_null()
         if failed.any():
             row = failed.arg_max() or 0
