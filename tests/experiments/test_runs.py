@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -115,6 +116,12 @@ def test_inspect_names_a_deterministic_logger_and_actions_never_logged(tmp_path:
     said = " ".join(found["advice"])
     assert "deterministic" in said
     assert "never logged" in said
+
+
+@pytest.mark.parametrize("wrong", [{"level": 7.0}, {"logging_model": "guess"}])
+def test_wrong_options_are_refused_before_any_work(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        RunOptions(**wrong)
 
 
 def test_unknown_kinds_are_refused(tmp_path: Path) -> None:

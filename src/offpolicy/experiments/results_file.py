@@ -16,16 +16,18 @@ from torch import Tensor
 
 from offpolicy.artifacts.document import library_versions
 from offpolicy.atomic import write_whole
+from offpolicy.checks import check_choice, check_number
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation import Evaluation
 from offpolicy.evaluation.evaluate import GAMMA, log_driven
+from offpolicy.evaluation.intervals.registry import LEVEL
 from offpolicy.evaluation.propensities import propensity_ladder
 from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.experiments.roles import LogSpec, columns_of
 from offpolicy.log import LoggedData
 from offpolicy.logging_policy import LoggingPolicy
-from offpolicy.logging_policy.fit import QUADRATIC_WIDTH
+from offpolicy.logging_policy.fit import MODELS, QUADRATIC_WIDTH
 from offpolicy.models.encoders import DesignMatrix
 from offpolicy.policies import Policy
 from offpolicy.uncertainty import frequency_profile
@@ -56,6 +58,12 @@ class RunOptions:
     """The command line, for the record."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """All options by name, for the record."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would only fail after hours."""
+        check_number("level", self.level, LEVEL)
+        if self.logging_model is not None:
+            check_choice("logging_model", self.logging_model, MODELS)
 
 
 @dataclass(frozen=True)
