@@ -19,7 +19,7 @@ from offpolicy.log.files import (
 )
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
-from offpolicy.log.schema import nearest
+from offpolicy.log.schema import listed, nearest
 from offpolicy.log.tables import is_path, read_table
 
 SEPARATORS = "|;,"  # of lists written as text, in the order in which the reader looks for them
@@ -72,7 +72,7 @@ def _of_file(path: Path, columns: Sequence[str], bags: Sequence[str], size: int)
         if column not in names:
             raise LogError(
                 f"{path} has no column {column!r}, which the policy or you asked for.{nearest(column, names)} "
-                f"Its columns are: {', '.join(names)}."
+                f"Its columns are: {listed(names)}."
             )
     scan = _scan(path, form, columns).select(columns)
     mark = separator_of(path) if form == "csv" else None

@@ -11,7 +11,7 @@ from offpolicy.log import CategoricalColumn, LoggedData, read_log
 from offpolicy.log.encode import numbers
 from offpolicy.log.features import Kind
 from offpolicy.log.files import column_names, expanded, format_of
-from offpolicy.log.schema import nearest
+from offpolicy.log.schema import listed, nearest
 from offpolicy.log.tables import read_table
 from offpolicy.progress import progress
 
@@ -100,7 +100,7 @@ def resolve(spec: LogSpec) -> LogSpec:
         if given[role] is None:
             raise LogError(
                 f"{path} has no column whose name tells that it is the {role}. Name it with --{role}; the columns are: "
-                f"{', '.join(names)}."
+                f"{listed(names)}."
             )
     context = spec.context
     if not context:
@@ -144,7 +144,7 @@ def probability_column(spec: LogSpec, column: str) -> pl.Series:
     if column not in names:
         raise LogError(
             f"The policy {column!r} is neither a folder with a saved policy, nor 'uniform', nor a column of {path}."
-            f"{nearest(column, names)} Its columns are: {', '.join(names)}."
+            f"{nearest(column, names)} Its columns are: {listed(names)}."
         )
     table = read_table(spec.source, (column,))
     values = numbers(column, table.series[column], table.origin, parse=table.origin.is_text)

@@ -2,7 +2,7 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -12,6 +12,7 @@ from offpolicy.log.features import Kind
 from offpolicy.log.rewards import checked_range
 
 UNIT_RANGE = (0.0, 1.0)
+LISTED, LONGEST = 50, 60  # columns that a message lists, and letters it shows of each
 
 
 def _as_tuple(names: Any) -> Any:
@@ -90,6 +91,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in names}
     near = difflib.get_close_matches(name.casefold(), folded, n=1)
     return f" Did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Column names for a message: the first ones, each short and on one line."""
+    plain = [name if name.isprintable() and name == name.strip() else repr(name) for name in names[:LISTED]]
+    shown = [name if len(name) <= LONGEST else f"{name[:LONGEST]}…" for name in plain]
+    return ", ".join(shown) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def _explained(error: ValidationError) -> str:

@@ -11,9 +11,8 @@ from offpolicy.errors import LogError
 from offpolicy.log.files import Format, column_names, expanded, format_of, read_columns
 from offpolicy.log.frames import frame_columns, frame_names, wrapped
 from offpolicy.log.origin import Origin, Part
-from offpolicy.log.schema import nearest
+from offpolicy.log.schema import listed, nearest
 
-LISTED = 50  # columns that a message lists
 TEXT = (pl.String, pl.Categorical, pl.Enum)
 
 
@@ -76,10 +75,8 @@ def _wanted(columns: Sequence[str], names: Sequence[str], everything: bool) -> l
 def _check_present(columns: Sequence[str], names: Sequence[str], where: str) -> None:
     for column in columns:
         if column not in names:
-            shown = [name if name.isprintable() and name == name.strip() else repr(name) for name in names[:LISTED]]
-            more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
             raise LogError(
-                f"{where} has no column {column!r}.{nearest(column, names)} Its columns are: {', '.join(shown)}{more}."
+                f"{where} has no column {column!r}.{nearest(column, names)} Its columns are: {listed(names)}."
             )
 
 
