@@ -88,8 +88,14 @@ def test_results_are_plain_and_repeatable(name: str) -> None:
 def test_every_line_learns_documents(line: str) -> None:
     settings: dict[str, Any] = dict(SETTINGS, **({"top_p": 4} if line == "poxm" else {}))
     (row,) = study("documents").measure(line, settings, 0)
-    assert set(row) == {"P@5", "R@5", "NDCG@5"}
-    assert all(0 <= value <= 1 for value in row.values())
+    groups = row.pop("clusters")
+    assert set(row) == set(groups) == {"P@5", "R@5", "NDCG@5"}
+    sizes = np.bincount(
+        np.arange(Documents(world="tiny", data=folder()).problem(0).test[0].n_rows) % len(groups["P@5"])
+    )
+    for name, value in row.items():
+        assert 0 <= value <= 1
+        assert np.average(groups[name], weights=sizes) == pytest.approx(value, abs=1e-5)
 
 
 def test_learning_beats_chance_and_true_propensities_help() -> None:

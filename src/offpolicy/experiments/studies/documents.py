@@ -29,6 +29,8 @@ from offpolicy.tuning.tune import Problem
 METRIC = "NDCG@5"
 LEARNER = LearnerConfig(epochs=8, batch_contexts=256, patience=2, initial_spread=0.01, show_progress=False)
 LEARNING_RATES = (3e-3, 3e-2)
+GROUPS = 50
+"""The test documents, which are the same for all lines and seeds, by number modulo this: for tests over documents."""
 KEPT_SEED = 0
 """The draw of everything but π where only π varies."""
 
@@ -92,7 +94,12 @@ class Documents:
         """P@5, R@5 and NDCG@5 over all labels of test documents."""
         learned = self.learn(known(line, LINES), settings, seed)
         found = rank_all(learned.policy, *self.problem(seed).test)
-        return [{"P@5": found.precision, "R@5": found.recall, METRIC: found.ndcg}]
+        each = {"P@5": found.user_precision, "R@5": found.user_recall, METRIC: found.user_ndcg}
+        groups = {
+            name: [round(float(values[one::GROUPS].mean()), 6) for one in range(min(GROUPS, len(values)))]
+            for name, values in each.items()
+        }
+        return [{"P@5": found.precision, "R@5": found.recall, METRIC: found.ndcg, "clusters": groups}]
 
     def problem(self, seed: int) -> DocumentProblem:
         """The draw of a seed."""
