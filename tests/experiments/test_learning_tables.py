@@ -10,12 +10,11 @@ import torch
 
 from offpolicy.errors import LogError
 from offpolicy.experiments import learning_runs
-from offpolicy.experiments.json_lines import append_rows, read_rows
+from offpolicy.experiments.json_lines import read_rows
 from offpolicy.experiments.learning_runs import ENTRIES, Nuisances, draw_world, learn_synthetic, tune_synthetic
 from offpolicy.experiments.learning_tables import (
     Experiment,
     coat_table,
-    main,
     methods_table,
     refreshed_page,
     synthetic_table,
@@ -78,13 +77,16 @@ def test_the_synthetic_table_says_what_the_rows_say(finished: Path) -> None:
     assert synthetic_table([]) == "No rows yet.\n"
 
 
-def test_coat_stands_beside_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"method": "ce", "trials": 8, "P@5": 0.25, "R@5": 0.45, "NDCG@5": 0.43}
-    append_rows(tmp_path / "coat.jsonl", [row | {"seed": seed} for seed in (0, 1)])
-    main(["coat", "--out", str(tmp_path / "coat.jsonl"), "--table"])
-    printed = capsys.readouterr().out
-    assert "| CE | 2 | 0.2500 ± 0.0000 | 0.4500 ± 0.0000 | 0.4300 ± 0.0000 | 0.2799 ± 0.005 |" in printed
-    assert printed == coat_table(read_rows(tmp_path / "coat.jsonl"))
+def test_four_lines_of_coat_stand_beside_the_paper() -> None:
+    found = [{"P@5": 0.25, "R@5": 0.45, "NDCG@5": 0.43}]
+    config = {"redraw": "all", "trials": 20, "validations": 2}
+    row = {"part": "Coat", "stage": "measure", "found": found, "config": config}
+    lines = {"ce": "CE", "dm": "DM"}
+    table = coat_table([row | {"line": line, "label": lines[line], "seed": seed} for line in lines for seed in (0, 1)])
+    assert "CE" in table
+    assert "0.4529" in table
+    assert "DM" not in table
+    assert coat_table([]) == "No rows yet.\n"
 
 
 def test_the_controls_keep_or_destroy_what_they_should() -> None:

@@ -1,4 +1,4 @@
-"""How the tables of learned policies are made: one method tuned, one seed learned, on synthetic worlds and on Coat."""
+"""How the tables of learned policies are made: one method tuned, one seed learned, on synthetic worlds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.datasets.coat import load_coat
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
-from offpolicy.evaluation.ranking import rank_lists
 from offpolicy.learning import METHODS, LearnerConfig, Method, learn_policy
 from offpolicy.log import LoggedData
 from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
 from offpolicy.models.reward_model import CrossFittedRewards, RewardFitConfig, fit_reward_model
 from offpolicy.seeding import torch_generator
-from offpolicy.tuning import HeldOutValue, Report, search, search_space, tune
+from offpolicy.tuning import HeldOutValue, Report, search, search_space
 from offpolicy.tuning.spaces import Setting
 from offpolicy.tuning.study import Outcome
 from offpolicy.tuning.tune import Problem
@@ -30,10 +28,6 @@ FRESH_CONTEXTS = 10_000
 HELD_OUT = 0.3
 SYNTHETIC = LearnerConfig(epochs=10, batch_contexts=250, patience=4, show_progress=False)
 SYNTHETIC_RATES = (0.03, 1.0)
-COAT = LearnerConfig(scorer="two_tower", schedule="alternate", epochs=15, patience=4, show_progress=False)
-COAT_RATES = (3e-4, 1e-2)
-COAT_METHODS = ("ce", "bips_cap", "shrinkage", "uips")
-COAT_SPLIT, COAT_VALIDATION = 0, 0.05
 
 
 @dataclass(frozen=True)
@@ -144,29 +138,4 @@ def learn_synthetic(seed: int, tuned: Mapping[str, Mapping[str, Any]], trials: i
         value = world.value(learn_policy(log, entry.method, config=SYNTHETIC, **changes).policy, fresh)
         row = {"method": name, "seed": seed, "trials": trials, "value": value, "logging": logging, "best": best}
         rows.append({key: round(each, 6) if isinstance(each, float) else each for key, each in row.items()})
-    return rows
-
-
-def tune_coat(name: str, trials: int, data: str | None) -> Row:
-    """One method's settings on Coat, by NDCG@5 of the validation users."""
-    coat = load_coat(data)
-    valid, _ = coat.split(COAT_VALIDATION, COAT_SPLIT)
-    space = search_space(name, learning_rates=COAT_RATES, n_actions=coat.train.n_actions)
-    found = tune(coat.train, name, trials=trials, space=space, validation=valid, metric="NDCG@5", config=COAT)
-    settings = {each: value for each, value in found.settings.items() if each != "epochs"}
-    return {"method": name, "trials": trials, "tuned": settings, "estimate": found.value}
-
-
-def learn_coat(seed: int, tuned: Mapping[str, Mapping[str, Any]], trials: int, data: str | None) -> list[Row]:
-    """Learn on the biased ratings, stop by the validation users, rank the 16 random items of every test user."""
-    coat = load_coat(data)
-    valid, test = coat.split(COAT_VALIDATION, COAT_SPLIT)
-    rows = []
-    for name, settings in tuned.items():
-        changes: dict[str, Any] = {**settings, "seed": seed}
-        learned = learn_policy(coat.train, name, config=COAT, validation=valid, metric="NDCG@5", **changes)
-        found = rank_lists(learned.policy, test)
-        metrics = {"P@5": found.precision, "R@5": found.recall, "NDCG@5": found.ndcg}
-        rounded = {metric: round(value, 6) for metric, value in metrics.items()}
-        rows.append({"method": name, "seed": seed, "trials": trials, **rounded, "epochs": learned.best_epoch + 1})
     return rows

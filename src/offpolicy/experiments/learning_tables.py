@@ -1,14 +1,15 @@
-"""Two tables of learned policies: every method on synthetic worlds whose truth is known, and four of them on Coat.
+"""The table of learned policies on synthetic worlds whose truth is known, and the page it stands on.
 
-    python -m offpolicy.experiments.learning_tables synthetic --out rows.jsonl
-    python -m offpolicy.experiments.learning_tables synthetic --out rows.jsonl --table
+    python -m offpolicy.experiments.learning_tables run --out rows.jsonl
+    python -m offpolicy.experiments.learning_tables show --out rows.jsonl
+    python -m offpolicy.experiments.learning_tables docs
 
 Each finished piece is one line of JSON; the same command goes on where a killed one stopped.
 """
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,11 @@ import numpy.typing as npt
 from offpolicy.atomic import write_whole
 from offpolicy.errors import LogError
 from offpolicy.experiments.json_lines import Row, append_rows, read_rows
-from offpolicy.experiments.learning_runs import (
-    COAT_METHODS,
-    ENTRIES,
-    learn_coat,
-    learn_synthetic,
-    tune_coat,
-    tune_synthetic,
-)
+from offpolicy.experiments.learning_runs import ENTRIES, learn_synthetic, tune_synthetic
 from offpolicy.experiments.marked_pages import with_tables
+from offpolicy.experiments.reproduction.formats import markdown
+from offpolicy.experiments.reproduction.recipe import load_recipe
+from offpolicy.experiments.reproduction.tables import make_table
 from offpolicy.experiments.workers import Crew, Job
 from offpolicy.learning import METHODS
 from offpolicy.tuning import search_space
@@ -44,13 +41,12 @@ class Experiment:
     trials: int
     tune: Callable[..., Row]
     learn: Callable[..., list[Row]]
-    extra: tuple[Any, ...] = ()
 
     def run(self, path: Path, workers: int = WORKERS) -> None:
         """Tune what is not tuned, learn what is not learned, seed by seed."""
         missing = [name for name in self.names if name not in self.tuned(path)]
         with Crew(workers) as crew:
-            for done in crew.work([Job(self.tune, (name, self.trials, *self.extra)) for name in missing]):
+            for done in crew.work([Job(self.tune, (name, self.trials)) for name in missing]):
                 append_rows(path, [done.result])
             tuned = self.tuned(path)
             finished = {(row["method"], row["seed"]) for row in read_rows(path) if "seed" in row}
@@ -58,7 +54,7 @@ class Experiment:
             for seed in range(self.seeds):
                 left = {name: tuned[name] for name in self.names if (name, seed) not in finished}
                 if left:
-                    jobs.append(Job(self.learn, (seed, left, self.trials, *self.extra)))
+                    jobs.append(Job(self.learn, (seed, left, self.trials)))
             for done in crew.work(jobs):
                 append_rows(path, done.result)
 
@@ -129,31 +125,16 @@ def synthetic_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PAPER_COAT = {
-    "ce": ("0.2799 ± 0.005", "0.4618 ± 0.010", "0.4529 ± 0.007"),
-    "bips_cap": ("0.2758 ± 0.006", "0.4582 ± 0.007", "0.4399 ± 0.009"),
-    "shrinkage": ("0.2790 ± 0.005", "0.4636 ± 0.004", "0.4464 ± 0.010"),
-    "uips": ("0.2877 ± 0.003", "0.4757 ± 0.005", "0.4576 ± 0.008"),
-}
-"""P@5, R@5, NDCG@5 as the paper prints them, over 10 seeds."""
+COAT_LINES = ("ce", "bips_cap", "shrinkage", "uips")
 
 
 def coat_table(rows: Sequence[Row]) -> str:
-    """Coat's test users in Markdown, beside the paper's numbers."""
-    if not any("seed" in row for row in rows):
+    """Four lines of the reproduction's table of Coat, beside the paper's numbers."""
+    if not rows:
         return "No rows yet.\n"
-    settings, metrics = _settings(rows), ("P@5", "R@5", "NDCG@5")
-    lines = [
-        "| method | seeds | P@5 | R@5 | NDCG@5 | paper: P@5 | R@5 | NDCG@5 | tuned |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name in COAT_METHODS:
-        columns = [_columns(rows, metric).get(name, {}) for metric in metrics]
-        if columns[0]:
-            ours = [_spread(np.array(list(column.values()))) for column in columns]
-            cells = [METHODS[name].label, str(len(columns[0])), *ours, *PAPER_COAT[name], settings.get(name, "")]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    recipe = load_recipe("coat")
+    aside = tuple(line for line in recipe.aside if line in COAT_LINES)
+    return markdown(make_table(replace(recipe, lines=COAT_LINES, aside=aside, absent={}), rows))
 
 
 def methods_table() -> str:
@@ -182,7 +163,7 @@ def refreshed_page(text: str, results: Path) -> str:
     tables = {
         "methods": methods_table(),
         "synthetic": synthetic_table(read_rows(results / "learning_synthetic.jsonl")),
-        "coat": coat_table(read_rows(results / "learning_coat.jsonl")),
+        "coat": coat_table(read_rows(results / "reproduction" / "coat.jsonl")),
     }
     return with_tables(text, tables)
 
@@ -190,30 +171,24 @@ def refreshed_page(text: str, results: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="learning_tables", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("table", choices=("synthetic", "coat", "docs"), help="docs refreshes docs/learning.md")
-    parser.add_argument("--data", help="folder of Coat's files")
-    parser.add_argument("--seeds", type=int, help="how often everything is drawn or started anew (10; Coat 5)")
-    parser.add_argument("--trials", type=int, help="settings tried for each method (20; Coat 8)")
+    parser.add_argument("verb", choices=("run", "show", "docs"), help="docs refreshes docs/learning.md")
+    parser.add_argument("--seeds", type=int, default=10, help="how often everything is drawn anew")
+    parser.add_argument("--trials", type=int, default=20, help="settings tried for each method")
     parser.add_argument("--out", type=Path, help="file of rows, one JSON object a line; for docs the page")
-    parser.add_argument("--methods", nargs="+", choices=tuple(ENTRIES), help="only these, for now")
+    parser.add_argument(
+        "--methods", nargs="+", choices=tuple(ENTRIES), default=tuple(ENTRIES), help="only these, for now"
+    )
     parser.add_argument("--workers", type=int, default=WORKERS, help="processes; 0 works in this one")
-    parser.add_argument("--table", dest="print", action="store_true", help="print the table of the rows, run nothing")
     given = parser.parse_args(arguments)
-    if given.table == "docs":
+    if given.verb == "docs":
         page: Path = given.out or Path("docs/learning.md")
         write_whole(page, refreshed_page(page.read_text(encoding="utf-8"), page.parent / "results"))
         return
-    path = given.out or Path(f"learning_{given.table}.jsonl")
-    if not given.print:
-        _experiment(given).run(path, given.workers)
-    print((synthetic_table if given.table == "synthetic" else coat_table)(read_rows(path)), end="")
-
-
-def _experiment(given: argparse.Namespace) -> Experiment:
-    names = tuple(given.methods or (ENTRIES if given.table == "synthetic" else COAT_METHODS))
-    if given.table == "synthetic":
-        return Experiment(names, given.seeds or 10, given.trials or 20, tune_synthetic, learn_synthetic)
-    return Experiment(names, given.seeds or 5, given.trials or 8, tune_coat, learn_coat, (given.data,))
+    path = given.out or Path("learning_synthetic.jsonl")
+    if given.verb == "run":
+        table = Experiment(tuple(given.methods), given.seeds, given.trials, tune_synthetic, learn_synthetic)
+        table.run(path, given.workers)
+    print(synthetic_table(read_rows(path)), end="")
 
 
 if __name__ == "__main__":
