@@ -1,5 +1,6 @@
 """The command line: one file a command, argument parsing and printing only."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave a busy machine's cores to others
     try:
         code = app([word for word in given if word != "--debug"], standalone_mode=False)
     except Exception as error:
