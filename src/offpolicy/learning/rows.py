@@ -111,11 +111,9 @@ def _put_top(rows: RowInputs, log: LoggedData, logging: Policy, p: int) -> None:
         best = top_actions(log_probs, p)
         top[tile.contexts] = best.int()
         mass[tile.rows] = log_probs.gather(1, best).logsumexp(1).float()[tile.row_context]
-        equal = best[tile.row_context] == tile.row_action.unsqueeze(1) if p < log.n_actions else None
-        if equal is None:
-            rank[tile.rows] = 0
-        else:
-            rank[tile.rows] = torch.where(equal.any(1), equal.int().argmax(1), p)
+        place = torch.full(log_probs.shape, p)
+        place.scatter_(1, best, torch.arange(p).expand_as(best))
+        rank[tile.rows] = place[tile.row_context, tile.row_action] if p < log.n_actions else 0
     rows.top = top
     rows.put("log_logging_top", mass)
     rows.put("logging_rank", rank)
