@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -112,12 +113,16 @@ class CrossFittedRewards:
 
     def row_rewards(self, log: LoggedData) -> Tensor:
         """q̂(x_n, a_n), float64; for the log it was fitted to, by models that did not see the row."""
-        if log is not self.log or self.row_fold is None:
-            return self.whole.row_rewards(log)
-        result = torch.empty(log.n_rows, dtype=torch.float64)
+        return self._own_rows if log is self.log else self.whole.row_rewards(log)
+
+    @cached_property
+    def _own_rows(self) -> Tensor:
+        if self.row_fold is None:
+            return self.whole.row_rewards(self.log)
+        result = torch.empty(self.log.n_rows, dtype=torch.float64)
         for k, model in enumerate(self.folds):
             rows = np.flatnonzero(self.row_fold == k)
-            result[torch.from_numpy(rows)] = model.row_rewards(log.take(rows))
+            result[torch.from_numpy(rows)] = model.row_rewards(self.log.take(rows))
         return result
 
     def values(self, contexts: FeatureTable, share: Tensor | None = None) -> Values:
