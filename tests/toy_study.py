@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from offpolicy.errors import OffPolicyError
+from offpolicy.errors import DivergedError, OffPolicyError
 from offpolicy.experiments.reproduction.plan import Plan
 from offpolicy.experiments.reproduction.recipe import Recipe
 
@@ -25,6 +25,7 @@ class ToyStudy:
     calls: str | None = None
     """Folder in which every call is noted."""
     fails: str = ""
+    diverges: str = ""
 
     def labels(self) -> Mapping[str, str]:
         return {"plain": "Plain", "better": "Better & <best>", "fixed": "Nothing_to tune", "truth": "Truth"}
@@ -47,6 +48,8 @@ class ToyStudy:
         return [{"P@5": quality, "NDCG@5": quality / 2}, {"subset": "rare", "P@5": quality - 1, "NDCG@5": None}]
 
     def _quality(self, line: str, settings: Mapping[str, Any], seed: int) -> float:
+        if line == self.diverges and (seed == 1 or settings.get("x") == 1.0):
+            raise DivergedError("The loss is not finite.")
         height = {"plain": 0.5, "better": 0.7, "fixed": 0.6, "truth": 0.9}[line]
         noise = 0.01 * ((seed * 7 + len(line)) % 5)
         off: float = settings.get("x", 1.0) - 1.0

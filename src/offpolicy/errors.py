@@ -13,5 +13,9 @@ class ParameterError(OffPolicyError, ValueError):
     """An argument, hyper-parameter or configuration value outside what is allowed."""
 
 
+class DivergedError(OffPolicyError):
+    """A training whose loss or gradient is no longer a finite number."""
+
+
 class MissingExtraError(OffPolicyError, ImportError):
     """A feature whose optional dependency is not installed."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.errors import DivergedError, OffPolicyError, ParameterError
 from offpolicy.learning.checkpoints import (
     Checkpoint,
     flat_optimiser,
@@ -127,7 +127,7 @@ class Trainer:
             finite = bool(value.detach().isfinite())
             norm = climb(self.optimiser, value, self.config.max_gradient_norm) if finite else math.nan
             if not math.isfinite(norm):
-                raise OffPolicyError(self._why_not_finite(epoch, number, batch, surrogate))
+                raise DivergedError(self._why_not_finite(epoch, number, batch, surrogate))
             norms += norm
             if joint:
                 likelihood += self.schedule.step(batch) * len(batch.rows)

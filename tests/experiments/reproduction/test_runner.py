@@ -18,6 +18,7 @@ from offpolicy.experiments.json_lines import read_rows
 from offpolicy.experiments.reproduction.output import RESULTS
 from offpolicy.experiments.reproduction.plan import Plan
 from offpolicy.experiments.reproduction.runner import alone, run
+from offpolicy.experiments.reproduction.tables import make_table
 from offpolicy.experiments.workers import Job, next_job
 from toy_study import CALLS, RECIPE, plan
 
@@ -114,6 +115,16 @@ def test_an_error_of_the_study_stops_the_run_and_keeps_what_is_done(tmp_path: Pa
     with pytest.raises(OffPolicyError, match="data of this line are missing"):
         run({tmp_path: plan(fails="fixed")}, workers=2)
     assert rows_of(tmp_path, "tune")
+
+
+def test_a_training_that_diverges_is_a_result_without_a_metric(tmp_path: Path) -> None:
+    asked = plan(diverges="plain")
+    run({tmp_path: asked}, workers=0)
+    measured = [row for row in rows_of(tmp_path, "measure") if row["line"] == "plain"]
+    assert all(row["settings"] == {"x": 2.0} for row in measured)  # the best setting is no choice: it diverges
+    assert [row["seed"] for row in measured if row["found"] == [{"diverged": "The loss is not finite."}]] == [1, 1]
+    table = make_table(asked.recipe, read_rows(tmp_path / RESULTS))
+    assert any("diverged" in note and "Plain" in note for note in table.notes)
 
 
 def test_a_free_worker_stays_with_its_group_within_the_lowest_rank() -> None:

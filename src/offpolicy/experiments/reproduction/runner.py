@@ -10,7 +10,7 @@ from typing import Any
 
 from offpolicy.artifacts.document import library_versions
 from offpolicy.atomic import write_whole
-from offpolicy.errors import OffPolicyError
+from offpolicy.errors import DivergedError, OffPolicyError
 from offpolicy.experiments.json_lines import Row, append_rows, as_lines, read_rows
 from offpolicy.experiments.reproduction.output import RESULTS
 from offpolicy.experiments.reproduction.plan import STAGES, Key, Plan
@@ -123,13 +123,16 @@ def run(plans: Mapping[Path, Plan], workers: int = 2, show: bool | None = None) 
 
 
 def perform(study: type[Any], arguments: Mapping[str, Any], key: Key, settings: Mapping[str, Any], trials: int) -> Any:
-    """One job, in a worker process."""
+    """One job, in a worker process; a training that diverges is a result of its own, without a metric."""
     made: Study = study(**arguments)
     if key.stage == "tune":
         return plain(made.tune(key.line, trials, key.seed))
-    if key.stage == "validate":
-        return plain(made.validate(key.line, settings, key.seed))
-    return plain(made.measure(key.line, settings, key.seed))
+    try:
+        if key.stage == "validate":
+            return plain(made.validate(key.line, settings, key.seed))
+        return plain(made.measure(key.line, settings, key.seed))
+    except DivergedError as error:
+        return None if key.stage == "validate" else [{"diverged": str(error)}]
 
 
 def _key_fields(key: Key) -> Row:

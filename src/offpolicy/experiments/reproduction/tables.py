@@ -164,6 +164,10 @@ def _notes(recipe: Recipe, rows: Sequence[Row], found: Sequence[Row]) -> tuple[s
             f"{config['trials']} trials a line, the best few settings compared again on {config['validations']} "
             "further draws, chosen on validation data only."
         )
+    diverged = sorted({(row["label"], row["part"], row["seed"]) for row in found if "diverged" in row})
+    if diverged:
+        listed = "; ".join(f"{label}, {part}, seed {seed}" for label, part, seed in diverged)
+        said.append(f"Trainings that diverged, which the means leave out: {listed}.")
     if recipe.paper:
         said.append("In brackets: the paper's number.")
     if len(recipe.columns) and recipe.ours:
