@@ -158,8 +158,8 @@ def test_subsets_are_halves_and_average_to_the_whole() -> None:
     half = rare_documents(drawn)
     (whole,) = study("documents").measure("ce", SETTINGS, 0)
     share = half.mean()
-    for metric, value in whole.items():
-        assert share * rare[metric] + (1 - share) * frequent[metric] == pytest.approx(value)
+    for metric in ("P@5", "R@5", "NDCG@5"):
+        assert share * rare[metric] + (1 - share) * frequent[metric] == pytest.approx(whole[metric])
     log, (_, labels) = drawn.estimates.log, drawn.test
     counts = np.maximum(np.bincount(log.action, minlength=LABELS), 1)
     means = [np.log(counts[labels.part(slice(i, i + 1)).actions]).mean() for i in range(labels.n_users)]
