@@ -12,13 +12,16 @@ from torch import Tensor
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.learning import METHODS, LearnerConfig, Method, learn_policy
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
+from offpolicy.logging_policy import FitConfig, LoggingPolicy, fit_logging_policy
+from offpolicy.models.normalisers import Normaliser
 from offpolicy.models.reward_model import CrossFittedRewards, RewardFitConfig, fit_reward_model
+from offpolicy.policies import tensor
 from offpolicy.seeding import torch_generator
 from offpolicy.tuning import HeldOutValue, Report, search, search_space
 from offpolicy.tuning.spaces import Setting
 from offpolicy.tuning.study import Outcome
 from offpolicy.tuning.tune import Problem
+from offpolicy.uncertainty.factor import Normalisation
 from offpolicy.uncertainty.rows import row_uncertainty
 
 Row = dict[str, Any]
@@ -50,44 +53,55 @@ ENTRIES: Mapping[str, Entry] = {
 """Every method, and UIPS with an uninformed U; BIPS is the control with a constant φ: Adam does not see the factor."""
 
 
+def uninformed(kind: str, u: Tensor, log: LoggedData, random: torch.Generator) -> Tensor:
+    """U as it is, the same numbers in another order, or a function of the action's frequency alone."""
+    if kind == "permuted":
+        return u[torch.randperm(len(u), generator=random)]
+    if kind == "frequency":
+        action = tensor(log.action).long()
+        return torch.bincount(action, minlength=log.n_actions).double().rsqrt()[action]
+    return u
+
+
 @dataclass(frozen=True)
 class Nuisances:
     """β̂, U and q̂ of a log, each made when first asked for."""
 
     log: LoggedData
     seed: int
+    fit: FitConfig | None = None
+    rewards_fit: RewardFitConfig | None = None
+    normaliser: Normaliser | None = None
+    normalisation: Normalisation = "raw"
 
     @cached_property
     def logging(self) -> LoggingPolicy:
         """β̂, linear."""
-        return fit_logging_policy(self.log, "linear", seed=self.seed)
-
-    @cached_property
-    def rewards(self) -> CrossFittedRewards:
-        """q̂, linear and cross-fitted."""
-        return fit_reward_model(self.log, "linear", config=RewardFitConfig(seed=self.seed, show_progress=False))
+        return fit_logging_policy(self.log, "linear", config=self.fit, normaliser=self.normaliser, seed=self.seed)
 
     @cached_property
     def own(self) -> Tensor:
         """U of each row."""
-        return row_uncertainty(self.logging)
+        return row_uncertainty(self.logging, normalisation=self.normalisation)
+
+    @cached_property
+    def rewards(self) -> CrossFittedRewards:
+        """q̂, linear and cross-fitted."""
+        config = self.rewards_fit or RewardFitConfig(seed=self.seed, show_progress=False)
+        return fit_reward_model(self.log, "linear", config=config)
 
     def uncertainty(self, kind: str) -> Tensor:
-        """U, the same numbers in another order, or a function of the action's frequency alone."""
-        if kind == "permuted":
-            order = torch.randperm(self.log.n_rows, generator=torch_generator(self.seed, "permuted U"))
-            return self.own[order]
-        if kind == "frequency":
-            counts = np.bincount(self.log.action, minlength=self.log.n_actions)
-            return torch.from_numpy(counts[self.log.action] ** -0.5)
-        return self.own
+        """U, or one that knows less."""
+        return uninformed(kind, self.own, self.log, torch_generator(self.seed, "permuted U"))
 
     def given(self, entry: Entry) -> dict[str, Any]:
         """What the entry's method asks for."""
-        found: dict[str, Any] = {"logging_policy": self.logging}
-        if entry.method.needs_uncertainty:
+        method, found = entry.method, dict[str, Any]()
+        if method.needs_logging_policy:
+            found["logging_policy"] = self.logging
+        if method.needs_uncertainty:
             found["uncertainty"] = self.uncertainty(entry.uncertainty)
-        if entry.method.uses_reward_model:
+        if method.uses_reward_model:
             found["reward_model"] = self.rewards
         return found
 

@@ -9,10 +9,11 @@ import numpy as np
 from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld
 from offpolicy.datasets.xmc import load_xmc
 from offpolicy.evaluation.ranking import ActionSets
+from offpolicy.experiments.learning_runs import Nuisances
 from offpolicy.experiments.ope_worlds import OpeDesign, OpeSplits, contexts_of, xmc_splits
-from offpolicy.experiments.studies.lines import Estimates
 from offpolicy.log import FeatureTable
 from offpolicy.logging_policy import FitConfig
+from offpolicy.models.normalisers import Full
 from offpolicy.models.reward_model import RewardFitConfig
 
 WIKI10_SHAPED = "wiki10_shaped"
@@ -34,7 +35,7 @@ Judged = tuple[FeatureTable, ActionSets]
 class DocumentProblem:
     """One draw of everything: the log, what is estimated from it, and documents to stop and to judge by."""
 
-    estimates: Estimates
+    estimates: Nuisances
     validation: Judged
     test: Judged
 
@@ -59,11 +60,12 @@ def document_problem(world: str, data: str | None, tau: float, seed: int) -> Doc
     log = log.take(np.lexsort((log.action, log.context_index)))  # draws of a context have no order; equal ones meet
     shaped = world == WIKI10_SHAPED
     epochs = SHAPED_EPOCHS if shaped else LOGGING_EPOCHS
-    estimates = Estimates(
+    estimates = Nuisances(
         log,
         seed,
         FitConfig(epochs=epochs, seed=seed, show_progress=False),
         RewardFitConfig(epochs=epochs, seed=seed, show_progress=False),
+        Full(),
         "official" if shaped else "raw",
     )
     return DocumentProblem(estimates, _judged(splits.validation), _judged(splits.test))

@@ -19,7 +19,7 @@ from offpolicy.datasets.kuairec import load_kuairec
 from offpolicy.datasets.ranking_data import CandidateLists, RankingData
 from offpolicy.datasets.yahoo_r3 import load_yahoo_r3
 from offpolicy.evaluation.ranking import RankingSums, rank_lists
-from offpolicy.experiments.learning_runs import Entry
+from offpolicy.experiments.learning_runs import Entry, uninformed
 from offpolicy.experiments.studies.lines import LINES, space_of
 from offpolicy.experiments.studies.study import Candidate, Row, Settings, best_few, known
 from offpolicy.learning import LearnerConfig
@@ -32,7 +32,7 @@ from offpolicy.logging_policy import FitConfig, LoggingPolicy, fit_logging_polic
 from offpolicy.models.epochs import Batch
 from offpolicy.models.reward_model import CrossFittedRewards, RewardFitConfig, fit_reward_model
 from offpolicy.models.scorers import LoggingTwoTower
-from offpolicy.policies import Policy, ScorerPolicy, tensor
+from offpolicy.policies import Policy, ScorerPolicy
 from offpolicy.seeding import torch_generator
 from offpolicy.tuning import Report, search
 from offpolicy.tuning.study import Outcome
@@ -208,10 +208,7 @@ class Uninformed:
         return facts
 
     def _uninformed(self, u: Tensor, epoch: int) -> Tensor:
-        if self.kind == "permuted":
-            return u[torch.randperm(len(u), generator=torch_generator(self.seed, "permuted U", epoch))]
-        action = tensor(self.log.action).long()
-        return torch.bincount(action, minlength=self.log.n_actions).double().rsqrt()[action]
+        return uninformed(self.kind, u, self.log, torch_generator(self.seed, "permuted U", epoch))
 
     def joint(self, epoch: int) -> bool:
         """As the schedule says."""
