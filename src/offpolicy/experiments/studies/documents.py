@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offpolicy.checks import check_choice
-from offpolicy.evaluation.ranking import rank_all
+from offpolicy.evaluation.ranking import Ranking, rank_all
 from offpolicy.experiments.learning_runs import Entry
 from offpolicy.experiments.studies.document_worlds import (
     ROWS_PER_CONTEXT,
@@ -92,14 +92,18 @@ class Documents:
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """P@5, R@5 and NDCG@5 over all labels of test documents."""
-        learned = self.learn(known(line, LINES), settings, seed)
-        found = rank_all(learned.policy, *self.problem(seed).test)
+        found = self.ranking(line, settings, seed)
         each = {"P@5": found.user_precision, "R@5": found.user_recall, METRIC: found.user_ndcg}
         groups = {
             name: [round(float(values[one::GROUPS].mean()), 6) for one in range(min(GROUPS, len(values)))]
             for name, values in each.items()
         }
         return [{"P@5": found.precision, "R@5": found.recall, METRIC: found.ndcg, "clusters": groups}]
+
+    def ranking(self, line: str, settings: Settings, seed: int) -> Ranking:
+        """All labels of test documents, ranked by a policy of one line."""
+        learned = self.learn(known(line, LINES), settings, seed)
+        return rank_all(learned.policy, *self.problem(seed).test)
 
     def problem(self, seed: int) -> DocumentProblem:
         """The draw of a seed."""

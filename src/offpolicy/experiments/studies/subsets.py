@@ -10,11 +10,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from offpolicy.evaluation.ranking import Ranking, rank_all
+from offpolicy.evaluation.ranking import Ranking
 from offpolicy.experiments.studies.document_worlds import DocumentProblem
 from offpolicy.experiments.studies.documents import Documents
-from offpolicy.experiments.studies.lines import LINES
-from offpolicy.experiments.studies.study import Candidate, Row, Settings, known
+from offpolicy.experiments.studies.study import Candidate, Row, Settings
 from offpolicy.log import LoggedData
 from offpolicy.uncertainty.rows import uncertainty_of
 
@@ -49,10 +48,7 @@ class Subsets:
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """A row for each half of the test documents: its metrics, and the mean U of its labels."""
-        documents = self._documents
-        learned = documents.learn(known(line, LINES), settings, seed)
-        drawn = documents.problem(seed)
-        found = rank_all(learned.policy, *drawn.test)
+        found = self._documents.ranking(line, settings, seed)
         rare, u = _halves(self.tau, self.world, self.data, self.redraw, seed)
         return [
             {"subset": name, **_means(found, half), "U": float(u[half].mean())}
