@@ -13,7 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -160,13 +160,17 @@ class Estimator:
 
 
 def _call(function: WeightFunction, inputs: Mapping[str, Tensor], hyper: Mapping[str, Hyper]) -> Tensor:
-    arguments: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            arguments[parameter.name] = hyper[parameter.name]
-        elif inputs.get(parameter.name) is not None:
-            arguments[parameter.name] = inputs[parameter.name]
-    return function(**arguments)
+    asked, settings = _arguments(function)
+    given = {name: inputs[name] for name in asked if inputs.get(name) is not None}
+    return function(**given, **{name: hyper[name] for name in settings})
+
+
+@cache
+def _arguments(function: WeightFunction) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of a function's inputs and of its hyper-parameters."""
+    parameters = inspect.signature(function).parameters.values()
+    settings = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    return tuple(p.name for p in parameters if p.name not in settings), settings
 
 
 def _declared_range(hint: Any) -> Range | None:

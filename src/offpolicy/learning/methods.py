@@ -36,7 +36,7 @@ class Method:
     defaults: Mapping[str, Hyper] = field(default_factory=dict)
     """Hyper-parameters whose default differs from the registry's or the objective's."""
 
-    @property
+    @cached_property
     def estimator(self) -> Estimator | None:
         """The weight's row in the registry."""
         return None if self.weight is None else ESTIMATORS[self.weight]
@@ -62,7 +62,7 @@ class Method:
             found[name] = HyperParameter(name, value, found[name].allowed)
         return found
 
-    @property
+    @cached_property
     def inputs(self) -> frozenset[str]:
         """Names of the registry's inputs it uses, those supplied when they are there included."""
         if self.estimator is None or not self.corrects:

@@ -118,7 +118,7 @@ class HeldOut:
                 given.setdefault(name, torch.empty(self.log.n_rows, dtype=dtype))
                 given[name][batch.rows] = values[batch.row_context]
             if self.surrogate.values is not None:
-                mean = expectation(*head, self.surrogate.values(batch, self.surrogate.fold(batch)))
+                mean = expectation(*head, self.surrogate.rewards(batch))
                 baseline[batch.rows] = mean.double()[batch.row_context]
         reward = given["reward"].double()
         if plan.method.estimator is None:

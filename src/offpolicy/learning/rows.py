@@ -18,19 +18,24 @@ from offpolicy.policies import Policy, row_tiles, tensor
 
 Integers = npt.NDArray[np.int64]
 WHOLE_NUMBERS = ("context_index", "action", "logging_rank", "fold")
+KEPT_BYTES = 64 << 20
+"""A table of contexts × actions is kept while learning if it is no larger; else its rows are made when needed."""
 WORTH_MERGING = 0.8
 """Equal rows are merged where at most this share of them remains."""
 
 
 @dataclass
 class RowInputs:
-    """One tensor a row for everything that does not depend on π; alternation replaces β̂ and U between epochs."""
+    """Everything that does not depend on π, by row and by context; alternation replaces β̂ and U between epochs."""
 
     fixed: dict[str, Tensor]
     logging: Policy | None = None
     """β̂ over all actions, for weights that sum over them."""
-    top: Tensor | None = None  # (contexts, p)
-    """The likeliest actions of each context under β̂, where a weight keeps to them."""
+    by_context: dict[str, Tensor] = field(default_factory=dict)
+    """Of each context: `top`, its p likeliest actions under β̂; `log_logging` and `rewards`, those of all actions.
+
+    `top` is there if a weight keeps to it, the others if they are asked for and small enough to keep.
+    """
     sample_size: Tensor = field(default_factory=lambda: torch.tensor(1.0))
 
     def of(self, rows: Tensor) -> dict[str, Tensor]:
@@ -44,8 +49,8 @@ class RowInputs:
     def taken(self, rows: Integers, contexts: Integers) -> "RowInputs":
         """Those of a smaller log: its rows, and its contexts, by their numbers in this one."""
         fixed = {name: values[torch.from_numpy(rows)] for name, values in self.fixed.items()}
-        top = None if self.top is None else self.top[torch.from_numpy(contexts)]
-        return RowInputs(fixed, self.logging, top, self.sample_size)
+        by_context = {name: values[torch.from_numpy(contexts)] for name, values in self.by_context.items()}
+        return RowInputs(fixed, self.logging, by_context, self.sample_size)
 
 
 def merged_rows(log: LoggedData, inputs: RowInputs, rows: Integers) -> tuple[Integers, Tensor] | None:
@@ -79,7 +84,7 @@ def row_inputs(
 ) -> RowInputs:
     """The fixed quantities of a log's rows that a weight with these inputs asks for."""
     size = torch.tensor(float(log.n_contexts) if sample_size is None else sample_size)
-    rows = RowInputs({"reward": tensor(log.reward).to(dtype)}, logging, None, size)
+    rows = RowInputs({"reward": tensor(log.reward).to(dtype)}, logging, {}, size)
     if log_logging is not None:
         rows.put("log_logging", log_logging)
     if "recorded_log_ratio" in wanted:
@@ -94,8 +99,12 @@ def row_inputs(
     if "log_count_prob" in wanted:
         rows.put("log_count_prob", log_count_prob(log))
     for name, values in (("context_index", log.context_index), ("action", log.action)):
-        if name in wanted or (name == "context_index" and wanted & set(TOP_P_INPUTS)):
+        if name in wanted:
             rows.put(name, tensor(values))
+    if wanted & set(CONTEXT_SUMS) and logging is not None and is_kept(log):
+        rows.by_context["log_logging"] = torch.cat(
+            [logging.log_probs(log.contexts.take(tile.contexts)) for tile in row_tiles(log)]
+        )
     if wanted & set(TOP_P_INPUTS):
         assert logging is not None
         _put_top(rows, log, logging, int(min(top_p, log.n_actions)))
@@ -114,9 +123,14 @@ def _put_top(rows: RowInputs, log: LoggedData, logging: Policy, p: int) -> None:
         place = torch.full(log_probs.shape, p)
         place.scatter_(1, best, torch.arange(p).expand_as(best))
         rank[tile.rows] = place[tile.row_context, tile.row_action] if p < log.n_actions else 0
-    rows.top = top
+    rows.by_context["top"] = top
     rows.put("log_logging_top", mass)
     rows.put("logging_rank", rank)
+
+
+def is_kept(log: LoggedData) -> bool:
+    """Whether a table of the log's contexts × actions is small enough to keep."""
+    return log.n_contexts * log.n_actions * torch.float32.itemsize <= KEPT_BYTES
 
 
 @torch.no_grad()
@@ -129,16 +143,15 @@ def context_inputs(
     found = {name: states.new_empty(len(states)) for name in names}
     if not names:
         return found
-    place = torch.empty(len(states), dtype=torch.int64)
-    if rows.top is not None:
-        place[batch.row_context] = rows.fixed["context_index"][batch.rows]
+    top, known = rows.by_context.get("top"), rows.by_context.get("log_logging")
     for part, log_prob in iterate_log_probs(states, weights, bias):
         if sums:
             assert rows.logging is not None
-            log_logging = rows.logging.log_probs(batch.contexts.take(part)).to(log_prob)
+            numbers = batch.numbers[part]
+            found_logging = rows.logging.log_probs(batch.contexts.take(part)) if known is None else known[numbers]
+            log_logging = found_logging.to(log_prob)
             for name in sums:
                 found[name][part] = CONTEXT_SUMS[name](log_prob, log_logging)
-        if rows.top is not None:
-            top = rows.top[place[part]].long()
-            found["log_target_top"][part] = log_prob.gather(1, top).logsumexp(1)
+        if top is not None:
+            found["log_target_top"][part] = log_prob.gather(1, top[batch.numbers[part]].long()).logsumexp(1)
     return found

@@ -143,7 +143,7 @@ class Alternate:
     def _features(self, log: LoggedData, items: Tensor) -> Any:
         """g = state · item of the logged rows, a chunk at a time."""
         for batch in ContextBatches(log, 512).epoch():
-            states = self._scorer.states(batch.contexts)
+            states = batch.states(self._scorer)
             for start in range(0, len(batch.rows), ROWS_AT_ONCE):
                 part = slice(start, start + ROWS_AT_ONCE)
                 yield batch.rows[part], states[batch.row_context[part]] * items[batch.row_action[part]]

@@ -15,7 +15,7 @@ from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import LOGGING_INPUTS, METHODS, Method
 from offpolicy.learning.monitors import check_rows
-from offpolicy.learning.rows import RowInputs, row_inputs
+from offpolicy.learning.rows import RowInputs, is_kept, row_inputs
 from offpolicy.learning.surrogate import BatchValues, Plan
 from offpolicy.log import LoggedData
 from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
@@ -110,6 +110,8 @@ class Supply:
             rows.put("imputed", row_rewards(model, self.log))
             if isinstance(model, CrossFittedRewards) and model.row_fold is not None and model.log is self.log:
                 rows.put("fold", torch.from_numpy(model.row_fold))
+                if is_kept(self.log) and model.context_rewards is not None:
+                    rows.by_context["rewards"] = model.context_rewards
         return rows
 
     def other_inputs(self, log: LoggedData, dtype: torch.dtype, plan: Plan) -> tuple[RowInputs, Plan]:
@@ -157,7 +159,7 @@ class Supply:
                 return lambda part: model.rewards(batch.contexts.take(part))
             if fold is None:
                 return model.values(batch.contexts)
-            share = torch.zeros(batch.contexts.n_rows, len(model.folds))
+            share = torch.zeros(len(batch.numbers), len(model.folds))
             share.index_put_((batch.row_context, fold), torch.ones(len(fold)), accumulate=True)
             return model.values(batch.contexts, share)
 

@@ -141,7 +141,7 @@ class Surrogate:
     def of(self, scorer: Scorer, batch: Batch) -> Tensor:
         """The scalar to climb; its gradient is that of the stated estimator with φ frozen."""
         weights, bias = scorer.actions()
-        states = scorer.states(batch.contexts)
+        states = batch.states(scorer)
         total = self._correction(states, weights, bias, batch) if self.plan.method.corrects else states.new_zeros(())
         if self.values is not None:
             total = total + self._baseline(states, weights, bias, batch)
@@ -225,8 +225,7 @@ class Surrogate:
 
     def _baseline(self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
         """Σ over rows of Σ_a π(a|x) (q̂(x, a) − b), each context counted as often as it has rows."""
-        assert self.values is not None
-        rewards, shift, top_k = self.values(batch, self.fold(batch)), self.plan.shift, self.plan.top_k
+        rewards, shift, top_k = self.rewards(batch), self.plan.shift, self.plan.top_k
         fixed_states, fixed_weights, fixed_bias = states.detach(), weights.detach(), bias.detach()
 
         def values(part: slice) -> Tensor:
@@ -240,10 +239,13 @@ class Surrogate:
         counts = torch.bincount(batch.row_context, times, minlength=len(states)).to(states.dtype)
         return total_expectation(states, weights, bias, values, counts)
 
-    def fold(self, batch: Batch) -> Tensor | None:
-        """The fold of each row of a batch, where q̂ is cross-fitted."""
-        folds = self.rows.fixed.get("fold")
-        return None if folds is None else folds[batch.rows]
+    def rewards(self, batch: Batch) -> Values:
+        """q̂(x, ·) of a batch's contexts, by models that did not see their rows where it is cross-fitted."""
+        known, fold = self.rows.by_context.get("rewards"), self.rows.fixed.get("fold")
+        if known is not None:
+            return lambda part: known[batch.numbers[part]]
+        assert self.values is not None
+        return self.values(batch, None if fold is None else fold[batch.rows])
 
     @torch.no_grad()
     def _live_log_prob(self, batch: Batch) -> Tensor:
@@ -251,5 +253,5 @@ class Surrogate:
         assert self.live is not None
         self.live.eval()
         weights, bias = self.live.actions()
-        states = self.live.states(batch.contexts)
+        states = batch.states(self.live)
         return self.normaliser.log_prob(states, weights, bias, batch.row_context, batch.row_action)

@@ -165,7 +165,7 @@ class Trainer:
         weights, bias = self.scorer.actions()
         total, square = 0.0, 0.0
         for batch in self.batches.epoch():
-            states = self.scorer.states(batch.contexts)
+            states = batch.states(self.scorer)
             log_prob = surrogate.normaliser.log_prob(states, weights, bias, batch.row_context, batch.row_action)
             terms = surrogate.batch_terms(states, weights, bias, batch)(log_prob, torch.arange(len(batch.rows)))
             gained = (terms.weight * terms.gain).double()
@@ -257,7 +257,7 @@ class Trainer:
         if not all(bool(p.isfinite().all()) for p in self.scorer.parameters()):
             return f"{where}The policy's own weights are not finite: the learning rate is too large. Lower it.{kept}"
         with torch.no_grad():
-            if not bool(self.scorer.states(batch.contexts).isfinite().all()):
+            if not bool(batch.states(self.scorer).isfinite().all()):
                 return f"{where}Some features of its contexts are not finite. Mend them.{kept}"
         largest = surrogate.observed.largest
         if not largest < HUGE_WEIGHT:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models.normalisers import Normaliser
-from offpolicy.models.scorers import Scorer
+from offpolicy.models.scorers import LinearScorer, Scorer
 from offpolicy.models.softmax import Coefficients
 
 MAX_GRADIENT_NORM = 5.0
@@ -23,10 +24,23 @@ MAX_GRADIENT_NORM = 5.0
 class Batch:
     """Some contexts and every row that points at them."""
 
-    contexts: FeatureTable
+    table: FeatureTable
+    """All contexts of the log."""
+    numbers: Tensor  # (contexts,) those of this batch
     rows: Tensor  # (n,) row numbers in the log
     row_context: Tensor  # (n,) position among these contexts
     row_action: Tensor  # (n,)
+
+    @cached_property
+    def contexts(self) -> FeatureTable:
+        """Their features."""
+        return self.table.take(self.numbers.numpy())
+
+    def states(self, scorer: Scorer) -> Tensor:
+        """h(x) of the contexts, differentiable."""
+        if isinstance(scorer, LinearScorer):
+            return scorer.states_at(self.table, self.numbers)
+        return scorer.states(self.contexts)
 
 
 class Batches(Protocol):
@@ -65,13 +79,13 @@ class ContextBatches:
         """Every row once; contexts in random order if a generator is given."""
         shuffled = generator is not None
         order = self._used[torch.randperm(len(self._used), generator=generator)] if shuffled else self._used
-        for start in range(0, len(order), self._size):
-            contexts = order[start : start + self._size]
+        places = torch.arange(self._size)
+        for contexts in torch.split(order, self._size):
             counts = self._counts[contexts]
-            row_context = torch.repeat_interleave(torch.arange(len(contexts)), counts)
-            first = torch.repeat_interleave(self._starts[contexts] - (counts.cumsum(0) - counts), counts)
-            rows = self._order[first + torch.arange(len(row_context))]
-            yield Batch(self._contexts.take(contexts.numpy()), rows, row_context, self._action[rows])
+            row_context = places[: len(contexts)].repeat_interleave(counts)
+            before = self._starts[contexts] - (counts.cumsum(0) - counts)  # rows left out before each context's
+            rows = self._order[before[row_context] + torch.arange(len(row_context))]
+            yield Batch(self._contexts, contexts, rows, row_context, self._action[rows])
 
 
 class RowBatches:
@@ -96,17 +110,24 @@ class RowBatches:
         for start in range(0, len(order), self._size):
             rows = order[start : start + self._size]
             contexts, place = np.unique(self._index[rows.numpy()], return_inverse=True)
-            yield Batch(self._contexts.take(contexts), rows, torch.from_numpy(place).long(), self._action[rows])
+            numbers, row_context = torch.from_numpy(contexts).long(), torch.from_numpy(place).long()
+            yield Batch(self._contexts, numbers, rows, row_context, self._action[rows])
 
 
 def climb(optimiser: torch.optim.Optimizer, surrogate: Tensor, max_norm: float = MAX_GRADIENT_NORM) -> float:
     """One step up the gradient of a scalar; returns the gradient's norm, and does not move where that is not finite."""
-    optimiser.zero_grad(set_to_none=True)
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for parameter in parameters:  # torch's own helpers for this and for the norm take longer than a small step
+        parameter.grad = None
     (-surrogate).backward()  # type: ignore[no-untyped-call]
-    parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
-    if math.isfinite(norm):
-        optimiser.step()
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = math.hypot(*(float(torch.linalg.vector_norm(gradient)) for gradient in gradients))
+    if not math.isfinite(norm):
+        return norm
+    if norm > max_norm:
+        for gradient in gradients:
+            gradient *= max_norm / norm
+    optimiser.step()
     return norm
 
 
@@ -115,7 +136,7 @@ def ascend(
 ) -> float:
     """One step up the gradient of the mean of c_n log p(a_n|x_n); returns that mean before the step."""
     weights, bias = scorer.actions()
-    states = scorer.states(batch.contexts)
+    states = batch.states(scorer)
     total = normaliser.surrogate(states, weights, bias, batch.row_context, batch.row_action, coefficients)
     mean = total / max(len(batch.rows), 1)
     climb(optimiser, mean)

@@ -91,7 +91,7 @@ class FittedRewards:
         weights, bias = self._head()
         result = torch.empty(log.n_rows, dtype=torch.float64)
         for batch in ContextBatches(log, TILE_CONTEXTS).epoch():
-            states = self.scorer.states(batch.contexts)
+            states = batch.states(self.scorer)
             result[batch.rows] = _scores(states, weights, bias, batch).sigmoid().double()
         return result
 
@@ -123,6 +123,26 @@ class CrossFittedRewards:
         for k, model in enumerate(self.folds):
             rows = np.flatnonzero(self.row_fold == k)
             result[torch.from_numpy(rows)] = model.row_rewards(self.log.take(rows))
+        return result
+
+    @cached_property
+    def context_rewards(self) -> Tensor | None:
+        """q̂ of every context of its log, (contexts, actions), by the model that saw none of its rows, if there is one.
+
+        None without folds, or where the rows of a context are in several.
+        """
+        if self.row_fold is None:
+            return None
+        fold = np.zeros(self.log.n_contexts, dtype=np.int64)
+        fold[self.log.context_index] = self.row_fold
+        if (fold[self.log.context_index] != self.row_fold).any():
+            return None
+        result = torch.empty(self.log.n_contexts, self.log.n_actions)
+        for k, model in enumerate(self.folds):
+            contexts = np.flatnonzero(fold == k)
+            for start in range(0, len(contexts), TILE_CONTEXTS):
+                part = contexts[start : start + TILE_CONTEXTS]
+                result[torch.from_numpy(part)] = model.rewards(self.log.contexts.take(part))
         return result
 
     def values(self, contexts: FeatureTable, share: Tensor | None = None) -> Values:
@@ -231,7 +251,7 @@ def _fit(
             scorer.train()
             for batch in batches.epoch(torch_generator(config.seed, "reward-model", "epoch", epoch)):
                 weights, bias = scorer.actions()
-                scores = _scores(scorer.states(batch.contexts), weights, bias + model.log_odds, batch)
+                scores = _scores(batch.states(scorer), weights, bias + model.log_odds, batch)
                 loss = F.binary_cross_entropy_with_logits(scores, reward[batch.rows].to(scores.dtype))
                 if not math.isfinite(climb(optimiser, -loss)):
                     raise ParameterError(

@@ -13,6 +13,9 @@ from offpolicy.models.encoders import MAX_CATEGORIES, DesignMatrix
 from offpolicy.models.towers import ActionTower, ContextTower, TowerShape
 from offpolicy.seeding import torch_generator
 
+KEPT_NUMBERS = 1 << 24
+"""A linear scorer keeps the design of a whole table that has no more numbers than this (64 MB)."""
+
 
 @runtime_checkable
 class Scorer(Protocol):
@@ -77,6 +80,12 @@ class LinearScorer(nn.Module):
         if self._encoded is None or self._encoded[0] is not contexts:
             self._encoded = (contexts, self.design.encode(contexts))
         return self._encoded[1].to(self.weights)
+
+    def states_at(self, contexts: FeatureTable, numbers: Tensor) -> Tensor:
+        """The states of some entries of a table; those of all are kept if they are few, for the next call."""
+        if contexts.n_rows * self.design.width > KEPT_NUMBERS:
+            return self.states(contexts.take(numbers.numpy()))
+        return self.states(contexts)[numbers]
 
     def actions(self) -> tuple[Tensor, Tensor]:
         """θ and c."""

@@ -21,7 +21,7 @@ Report = Callable[[int, float], None]
 Objective = Callable[[Mapping[str, Setting], Report], "float | Outcome"]
 
 STARTUP, WARMUP = 5, 3
-"""Whole trials before any is abandoned, and steps before a trial can be."""
+"""Whole trials before any is abandoned, and steps before a trial can be unless the caller names others."""
 COUNT = Range(1, 1_000_000, integer=True)
 
 
@@ -77,16 +77,18 @@ def search(
     seed: int = 0,
     storage: str | Path | None = None,
     prune: bool = True,
+    warmup: int = WARMUP,
     identity: Mapping[str, Any] | None = None,
     show_progress: bool | None = None,
 ) -> Tuned:
     """Maximise an objective over `trials` settings of a space.
 
     With `storage` (a file, or a folder that will hold `studies.db`) every finished trial is kept; the same call later,
-    from one process at a time, does only what is missing. `identity` are facts that must agree with those stored.
+    from one process at a time, does only what is missing. `identity` are facts that must agree with those stored. With
+    `prune`, a trial that is worse than the median of finished ones after more than `warmup` reports is abandoned.
     """
     check_number("trials", trials, COUNT)
-    study = _open(name, storage, {"seed": seed, "space": [d.as_json() for d in space], **(identity or {})})
+    study = _open(name, storage, warmup, {"seed": seed, "space": [d.as_json() for d in space], **(identity or {})})
     done = {t.user_attrs["point"] for t in study.get_trials(deepcopy=False)}
     with progress(f"tuning {name}", trials - len(done), show=show_progress) as bar:
         for point in range(trials):
@@ -107,7 +109,7 @@ def _optuna() -> Any:
     return optuna
 
 
-def _open(name: str, storage: str | Path | None, identity: Mapping[str, Any]) -> Any:
+def _open(name: str, storage: str | Path | None, warmup: int, identity: Mapping[str, Any]) -> Any:
     """The study of that name, new or continued; one of another identity is refused."""
     optuna = _optuna()
     url = None
@@ -116,7 +118,7 @@ def _open(name: str, storage: str | Path | None, identity: Mapping[str, Any]) ->
         path = path / "studies.db" if path.is_dir() or not path.suffix else path
         path.parent.mkdir(parents=True, exist_ok=True)
         url = f"sqlite:///{path}"
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=WARMUP)
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=warmup)
     study = optuna.create_study(
         storage=url, study_name=name, direction="maximize", pruner=pruner, load_if_exists=url is not None
     )

@@ -41,6 +41,8 @@ LEARNING_RATES = (1e-3, 3e-2)
 """Of the rates tried with CE on validation users of tuning seeds, 3e-3 did best: the range reaches below it."""
 LARGEST_WEIGHT = 1e4
 """Of every line without a cap of its own: ratios within a batch reach 1e30, and no training survives that."""
+WARMUP = 2
+"""Epochs less one before a trial can be abandoned."""
 KEPT_SEED = 0
 
 
@@ -106,7 +108,9 @@ class Ratings:
             return Outcome(trainer.best.metric)
 
         space = space_of(entry, LEARNING_RATES, self._read().train.n_actions)
-        return best_few(search(objective, space, name=line, trials=trials, seed=seed, show_progress=False))
+        return best_few(
+            search(objective, space, name=line, trials=trials, seed=seed, warmup=WARMUP, show_progress=False)
+        )
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
         """NDCG of validation users after early stopping on them."""
