@@ -20,6 +20,7 @@ from offpolicy.learning import METHODS, LearnerConfig, learn_policy
 from offpolicy.policies import UniformPolicy, logged_log_prob, tensor
 from offpolicy.tuning import HeldOutValue, Report, Tuned, search, search_space, tune
 from offpolicy.tuning.spaces import setting
+from offpolicy.tuning.study import STARTUP
 
 SPACE = search_space("uips")
 QUICK = LearnerConfig(epochs=3, batch_contexts=64, held_out=0.3, show_progress=False)
@@ -81,6 +82,22 @@ def test_settings_fill_the_space_more_evenly_than_chance() -> None:
 
 def same(one: Tuned, other: Tuned) -> bool:
     return one == other and one.trials == other.trials
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_hopeless_trials_end_after_the_warm_up(warmup: int) -> None:
+    reports: list[int] = []
+
+    def sinking(settings: Mapping[str, float], report: Report) -> float:
+        reports.append(0)
+        for step in range(6):
+            reports[-1] += 1
+            report(step, -float(len(reports)))
+        return -float(len(reports))
+
+    found = search(sinking, SPACE, trials=8, warmup=warmup)
+    assert reports == [6] * STARTUP + [warmup + 1] * (8 - STARTUP)
+    assert [t.state for t in found.trials] == ["complete"] * STARTUP + ["pruned"] * (8 - STARTUP)
 
 
 @pytest.mark.parametrize("killed_after", [0, 7])

@@ -60,6 +60,18 @@ def test_every_method_beats_the_logging_policy(method: str) -> None:
     assert learned.best_epoch == 5
 
 
+@pytest.mark.parametrize("method", ["ce", "minvar", "stablevar", "poxm", "dr", "minvar_dr"])
+@pytest.mark.parametrize("metric", [None, "value"])
+def test_what_is_kept_by_context_changes_nothing(
+    method: str, metric: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {**QUICK, **SMALLER.get(method, {}), "epochs": 2, "metric": metric}
+    kept = learn_policy(LOG, method, **changes)
+    monkeypatch.setattr("offpolicy.learning.rows.KEPT_BYTES", 0)
+    monkeypatch.setattr("offpolicy.models.scorers.KEPT_NUMBERS", 0)
+    torch.testing.assert_close(weights(kept), weights(learn_policy(LOG, method, **changes)), rtol=1e-4, atol=1e-6)
+
+
 def test_the_result_is_a_policy() -> None:
     learned = learn_policy(LOG, "ce", epochs=2)
     assert isinstance(learned, Policy)

@@ -1,5 +1,7 @@
 """The reward model: what it learns, that no row imputes itself, and sums against brute force."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -89,6 +91,19 @@ def test_the_rewards_of_a_context_follow_its_rows_folds() -> None:
     torch.testing.assert_close(found[1], (each[1][1] + each[2][1]) / 2)
     torch.testing.assert_close(found[2], each[2][2])
     torch.testing.assert_close(FITTED.values(contexts, share)(slice(1, 2))[0], found[1])
+
+
+def test_the_rewards_of_all_contexts_come_from_models_that_did_not_see_them() -> None:
+    found = FITTED.context_rewards
+    assert found is not None
+    assert FITTED.row_fold is not None
+    for row in (0, 7, 1999):
+        x = int(LOG.context_index[row])
+        expected = FITTED.folds[FITTED.row_fold[row]].rewards(LOG.contexts.take(slice(x, x + 1)))[0]
+        torch.testing.assert_close(found[x], expected, rtol=1e-5, atol=1e-6)
+    by_row = replace(FITTED, row_fold=np.arange(LOG.n_rows) % 3)
+    assert by_row.context_rewards is None
+    assert replace(FITTED, row_fold=None, folds=()).context_rewards is None
 
 
 def test_baselines_of_rows_by_brute_force() -> None:
