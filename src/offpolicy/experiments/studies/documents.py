@@ -19,7 +19,7 @@ from offpolicy.experiments.studies.document_worlds import (
     document_problem,
 )
 from offpolicy.experiments.studies.lines import LINES, space_of
-from offpolicy.experiments.studies.study import Candidate, Row, Settings, best_few, known
+from offpolicy.experiments.studies.study import WARMUP, Candidate, Row, Settings, best_few, known
 from offpolicy.learning import LearnedPolicy, LearnerConfig, learn_policy
 from offpolicy.learning.monitors import monitor_of
 from offpolicy.tuning import Report, search
@@ -31,8 +31,6 @@ LEARNER = LearnerConfig(epochs=8, batch_contexts=128, patience=2, initial_spread
 LEARNING_RATES = (2e-3, 2e-2)
 """As the batch size, chosen on validation documents of the tuning seed by CE, BIPS-Cap, Shrinkage, UIPS and IPS-GT:
 with batches of 256 none of them is done after 8 epochs, the last two least; batches of 64 gain less than they cost."""
-WARMUP = 1
-"""Epochs less one before a trial can be abandoned."""
 GROUPS = 50
 """The test documents, which are the same for all lines and seeds, by number modulo this: for tests over documents."""
 KEPT_SEED = 0

@@ -11,6 +11,8 @@ Row = dict[str, Any]
 """Metrics by name; with `subset` where a line is measured on parts of the test."""
 Candidate = dict[str, Any]
 """`settings`, their `validation` metric, and how many `trials` were made and `pruned` to find them."""
+WARMUP = 1
+"""Epochs less one before a trial of a search can be abandoned."""
 FEW = 3
 """Settings of a line that are worth a second look."""
 
