@@ -103,7 +103,7 @@ def row_inputs(
             rows.put(name, tensor(values))
     if wanted & set(CONTEXT_SUMS) and logging is not None and is_kept(log):
         rows.by_context["log_logging"] = torch.cat(
-            [logging.log_probs(log.contexts.take(tile.contexts)) for tile in row_tiles(log)]
+            [logging.log_probs(log.contexts.take(tile.contexts)).to(dtype) for tile in row_tiles(log)]
         )
     if wanted & set(TOP_P_INPUTS):
         assert logging is not None
@@ -143,15 +143,21 @@ def context_inputs(
     found = {name: states.new_empty(len(states)) for name in names}
     if not names:
         return found
-    top, known = rows.by_context.get("top"), rows.by_context.get("log_logging")
+    top = rows.by_context.get("top")
     for part, log_prob in iterate_log_probs(states, weights, bias):
         if sums:
-            assert rows.logging is not None
-            numbers = batch.numbers[part]
-            found_logging = rows.logging.log_probs(batch.contexts.take(part)) if known is None else known[numbers]
-            log_logging = found_logging.to(log_prob)
+            log_logging = _log_logging(rows, batch, part).to(log_prob)
             for name in sums:
                 found[name][part] = CONTEXT_SUMS[name](log_prob, log_logging)
         if top is not None:
             found["log_target_top"][part] = log_prob.gather(1, top[batch.numbers[part]].long()).logsumexp(1)
     return found
+
+
+def _log_logging(rows: RowInputs, batch: Batch, part: slice) -> Tensor:
+    """log β̂ of all actions in some contexts of a batch: looked up if it is kept."""
+    known = rows.by_context.get("log_logging")
+    if known is not None:
+        return known[batch.numbers[part]]
+    assert rows.logging is not None
+    return rows.logging.log_probs(batch.contexts.take(part))

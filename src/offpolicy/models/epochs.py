@@ -83,8 +83,10 @@ class ContextBatches:
         for contexts in torch.split(order, self._size):
             counts = self._counts[contexts]
             row_context = places[: len(contexts)].repeat_interleave(counts)
-            before = self._starts[contexts] - (counts.cumsum(0) - counts)  # rows left out before each context's
-            rows = self._order[before[row_context] + torch.arange(len(row_context))]
+            ahead = self._starts[contexts] - (
+                counts.cumsum(0) - counts
+            )  # of the places in the batch, those in the order
+            rows = self._order[ahead[row_context] + torch.arange(len(row_context))]
             yield Batch(self._contexts, contexts, rows, row_context, self._action[rows])
 
 
