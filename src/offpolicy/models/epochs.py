@@ -83,9 +83,7 @@ class ContextBatches:
         for contexts in torch.split(order, self._size):
             counts = self._counts[contexts]
             row_context = places[: len(contexts)].repeat_interleave(counts)
-            ahead = self._starts[contexts] - (
-                counts.cumsum(0) - counts
-            )  # of the places in the batch, those in the order
+            ahead = self._starts[contexts] - (counts.cumsum(0) - counts)  # from a place in the batch to that in the log
             rows = self._order[ahead[row_context] + torch.arange(len(row_context))]
             yield Batch(self._contexts, contexts, rows, row_context, self._action[rows])
 
