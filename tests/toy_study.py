@@ -30,10 +30,13 @@ class ToyStudy:
     def labels(self) -> Mapping[str, str]:
         return {"plain": "Plain", "better": "Better & <best>", "fixed": "Nothing_to tune", "truth": "Truth"}
 
-    def tune(self, line: str, trials: int, seed: int) -> list[dict[str, Any]]:
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[dict[str, Any]]:
         self._note("tune", line, seed)
         if line == "fixed":
             return []
+        if storage is not None:
+            storage.parent.mkdir(exist_ok=True)
+            storage.write_text("trials")
         return [{"settings": {"x": x}, "validation": 0.5, "trials": trials, "pruned": 0} for x in (3.0, 1.0, 2.0)]
 
     def validate(self, line: str, settings: Mapping[str, Any], seed: int) -> float:

@@ -17,7 +17,7 @@ from offpolicy.errors import OffPolicyError
 from offpolicy.experiments.json_lines import read_rows
 from offpolicy.experiments.reproduction.output import RESULTS
 from offpolicy.experiments.reproduction.plan import Plan
-from offpolicy.experiments.reproduction.runner import alone, run
+from offpolicy.experiments.reproduction.runner import TIMINGS, alone, run
 from offpolicy.experiments.reproduction.tables import make_table
 from offpolicy.experiments.workers import Job, next_job
 from toy_study import CALLS, RECIPE, plan
@@ -57,6 +57,7 @@ def test_every_line_is_tuned_compared_and_measured(tmp_path: Path) -> None:
     assert "torch" in row["versions"]
     seeds = {stage: {row["seed"] for row in rows_of(tmp_path, stage)} for stage in ("tune", "validate", "measure")}
     assert not seeds["tune"] & seeds["validate"] | seeds["measure"] & (seeds["tune"] | seeds["validate"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [RESULTS, TIMINGS]  # the searches are done with
 
 
 def test_workers_and_one_process_write_the_same_file(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from offpolicy.experiments.studies.ratings import SOURCES, Ratings
 from offpolicy.experiments.studies.study import best_few
 from offpolicy.experiments.studies.subsets import FREQUENT, RARE, document_uncertainty, rare_documents
 from offpolicy.tuning import Trial, Tuned
+from offpolicy.tuning.study import Outcome
+from offpolicy.tuning.tune import Problem
 from shared_data import shared_data, write
 
 TOPICS, WORDS, LABELS = 6, 30, 12
@@ -120,6 +122,24 @@ def test_tuning_returns_the_best_few_in_order() -> None:
     assert set(found[0]["settings"]) == {"learning_rate", "lam", "gamma"}
     assert found == json.loads(json.dumps(found))
     assert study("documents").validate("uips", found[0]["settings"], 7) == pytest.approx(scores[0])
+
+
+def test_a_killed_search_goes_on_to_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    undisturbed = study("documents").tune("uips", 6, 7)
+    begun, trial = 0, Problem.trial
+
+    def killed(*given: Any) -> Outcome:
+        nonlocal begun
+        begun += 1
+        if begun == 4:
+            raise KeyboardInterrupt
+        return trial(*given)
+
+    monkeypatch.setattr(Problem, "trial", killed)
+    with pytest.raises(KeyboardInterrupt):
+        study("documents").tune("uips", 6, 7, tmp_path / "trials.db")
+    assert study("documents").tune("uips", 6, 7, tmp_path / "trials.db") == undisturbed
+    assert begun == 3 + 1 + 3
 
 
 def test_the_best_few_of_a_search() -> None:

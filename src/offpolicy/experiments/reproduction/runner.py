@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from offpolicy.experiments.workers import Crew, Done, Job
 from offpolicy.progress import progress
 
 TIMINGS = "timings.jsonl"
+SEARCHES = "searches"
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Ledger:
     def _job(self, key: Key, place: int) -> Job:
         plan = self.plan
         settings = plan.settings(key, self.rows)
-        call = (plan.study, plan.arguments(key.part), key, settings, plan.trials)
+        call = (plan.study, plan.arguments(key.part), key, settings, plan.trials, self.search(key))
         return Job(
             perform,
             call,
@@ -78,6 +80,7 @@ class Ledger:
             row["settings"] = dict(settings)
         row |= {"found": done.result, "config": self.plan.config(key.part), "versions": self.versions}
         append_rows(self.folder / RESULTS, [row])
+        self.search(key).unlink(missing_ok=True)
         append_rows(self.folder / TIMINGS, [_key_fields(key) | {"seconds": round(done.seconds, 3)}])
         self.rows[key] = row
         following = self.open_keys(key.part, key.line)
@@ -86,6 +89,11 @@ class Ledger:
     def close(self) -> None:
         """Put the rows in an order that does not tell in which they were finished."""
         write_whole(self.folder / RESULTS, as_lines(self.rows[key] for key in sorted(self.rows)))
+        shutil.rmtree(self.folder / SEARCHES, ignore_errors=True)
+
+    def search(self, key: Key) -> Path:
+        """Where the trials of a line are kept until its tuning is done."""
+        return self.folder / SEARCHES / f"{list(self.plan.recipe.parts).index(key.part)}-{key.line}.db"
 
     def cost(self, key: Key) -> int:
         """How long a job takes, in units of one run."""
@@ -122,11 +130,13 @@ def run(plans: Mapping[Path, Plan], workers: int = 2, show: bool | None = None) 
             ledger.close()
 
 
-def perform(study: type[Any], arguments: Mapping[str, Any], key: Key, settings: Mapping[str, Any], trials: int) -> Any:
+def perform(
+    study: type[Any], arguments: Mapping[str, Any], key: Key, settings: Mapping[str, Any], trials: int, storage: Path
+) -> Any:
     """One job, in a worker process; a training that diverges is a result of its own, without a metric."""
     made: Study = study(**arguments)
     if key.stage == "tune":
-        return plain(made.tune(key.line, trials, key.seed))
+        return plain(made.tune(key.line, trials, key.seed, storage))
     try:
         if key.stage == "validate":
             return plain(made.validate(key.line, settings, key.seed))

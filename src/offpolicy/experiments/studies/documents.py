@@ -7,6 +7,7 @@ draws the split, the embedding, the log, β̂, U and q̂ anew; with `redraw = "p
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from offpolicy.checks import check_choice
@@ -19,10 +20,10 @@ from offpolicy.experiments.studies.document_worlds import (
     document_problem,
 )
 from offpolicy.experiments.studies.lines import LINES, space_of
-from offpolicy.experiments.studies.study import WARMUP, Candidate, Row, Settings, best_few, known
+from offpolicy.experiments.studies.study import Candidate, Row, Settings, best_few, known, searched
 from offpolicy.learning import LearnedPolicy, LearnerConfig, learn_policy
 from offpolicy.learning.monitors import monitor_of
-from offpolicy.tuning import Report, search
+from offpolicy.tuning import Report
 from offpolicy.tuning.study import Outcome
 from offpolicy.tuning.tune import Problem
 
@@ -69,7 +70,7 @@ class Documents:
         """Every method, and the controls."""
         return {name: line.label for name, line in LINES.items()}
 
-    def tune(self, line: str, trials: int, seed: int) -> list[Candidate]:
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """Search by NDCG@5 of validation documents; the Wiki10-shaped world takes the released settings as they are."""
         entry = known(line, LINES)
         if self.world == WIKI10_SHAPED:
@@ -83,9 +84,7 @@ class Documents:
             return problem.trial(entry.method, TRIAL, {**settings, "seed": seed}, report)
 
         space = space_of(entry, LEARNING_RATES, drawn.estimates.log.n_actions)
-        return best_few(
-            search(objective, space, name=line, trials=trials, seed=seed, warmup=WARMUP, show_progress=False)
-        )
+        return best_few(searched(objective, space, line, trials, seed, storage))
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
         """NDCG@5 of validation documents after early stopping on them; 0 where released settings leave no choice."""

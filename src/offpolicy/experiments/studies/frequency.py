@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -39,7 +40,7 @@ class Frequency:
         """One line: the profile."""
         return LINES
 
-    def tune(self, line: str, trials: int, seed: int) -> list[Candidate]:
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """Nothing."""
         known(line, LINES)
         return nothing_to_tune()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from offpolicy.checks import PAPER_GRID
 from offpolicy.experiments.studies.documents import Documents
@@ -34,12 +35,12 @@ class Grid:
         """The paper's pair of η, and that of the theorem."""
         return {name: label for name, (label, _, _) in ETAS.items()}
 
-    def tune(self, line: str, trials: int, seed: int) -> list[Candidate]:
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """The learning rates of UIPS's own search: the best settings' γ and λ give way to the grid."""
         known(line, ETAS)
         return [
             {**found, "settings": {"learning_rate": found["settings"]["learning_rate"]}}
-            for found in self._documents.tune("uips", trials, seed)
+            for found in self._documents.tune("uips", trials, seed, storage)
         ]
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:

@@ -7,6 +7,7 @@ take everything from the log and beside controls with a free scale. See `ope_pro
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from offpolicy.checks import check_choice
@@ -75,7 +76,7 @@ class Ope:
         """Estimators, each tuned as its label says or (those of the paper) on the truth."""
         return {name: label for name, (label, _, _) in LINES.items()}
 
-    def tune(self, line: str, trials: int, seed: int) -> list[Candidate]:
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """Nothing: the protocol tunes every line at once, on validation documents, whatever `trials` says."""
         known(line, LINES)
         return nothing_to_tune()

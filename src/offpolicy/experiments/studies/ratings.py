@@ -8,6 +8,7 @@ on the policy's own user states, the weight min(ρ, cap) in the first epoch. Eac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from offpolicy.datasets.yahoo_r3 import load_yahoo_r3
 from offpolicy.evaluation.ranking import RankingSums, rank_lists
 from offpolicy.experiments.learning_runs import Entry, uninformed
 from offpolicy.experiments.studies.lines import LINES, space_of
-from offpolicy.experiments.studies.study import WARMUP, Candidate, Row, Settings, best_few, known
+from offpolicy.experiments.studies.study import Candidate, Row, Settings, best_few, known, searched
 from offpolicy.learning import LearnerConfig
 from offpolicy.learning.learn import prepare_training
 from offpolicy.learning.rows import RowInputs
@@ -34,7 +35,7 @@ from offpolicy.models.reward_model import CrossFittedRewards, RewardFitConfig, f
 from offpolicy.models.scorers import LoggingTwoTower
 from offpolicy.policies import Policy, ScorerPolicy
 from offpolicy.seeding import torch_generator
-from offpolicy.tuning import Report, search
+from offpolicy.tuning import Report
 from offpolicy.tuning.study import Outcome
 
 LEARNING_RATES = (1e-3, 1e-2)
@@ -98,7 +99,7 @@ class Ratings:
         """Every method that needs no recorded propensities, and the controls."""
         return {name: line.label for name, line in LINES.items() if line.method.name != "ips_gt"}
 
-    def tune(self, line: str, trials: int, seed: int) -> list[Candidate]:
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """Search by the NDCG of validation users."""
         entry = self._entry(line)
 
@@ -108,9 +109,7 @@ class Ratings:
             return Outcome(trainer.best.metric)
 
         space = space_of(entry, LEARNING_RATES, self._read().train.n_actions)
-        return best_few(
-            search(objective, space, name=line, trials=trials, seed=seed, warmup=WARMUP, show_progress=False)
-        )
+        return best_few(searched(objective, space, line, trials, seed, storage))
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
         """NDCG of validation users after early stopping on them."""

@@ -1,10 +1,12 @@
 """What a study is: something to measure line by line, each line tuned on validation alone."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from offpolicy.errors import ParameterError
-from offpolicy.tuning import Tuned
+from offpolicy.tuning import Space, Tuned, search
+from offpolicy.tuning.study import Objective
 
 Settings = Mapping[str, Any]
 Row = dict[str, Any]
@@ -24,8 +26,11 @@ class Study(Protocol):
         """Every line it can measure, in the order of the table, and what to print for it."""
         ...
 
-    def tune(self, line: str, trials: int, seed: int) -> list[Candidate]:
-        """The best few settings of a line by the validation metric, best first; everything is drawn from `seed`."""
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
+        """The best few settings of a line by the validation metric, best first; everything is drawn from `seed`.
+
+        Trials are kept in the file `storage`, so that the same call after a kill does only what is missing.
+        """
         ...
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
@@ -47,6 +52,22 @@ def known(line: str, lines: Mapping[str, Any]) -> Any:
 def nothing_to_tune() -> list[Candidate]:
     """The only candidate of a line without settings."""
     return [{"settings": {}, "validation": 0.0, "trials": 0, "pruned": 0}]
+
+
+def searched(
+    objective: Objective, space: Space, line: str, trials: int, seed: int, storage: Path | None = None
+) -> Tuned:
+    """The search of every line that is tuned."""
+    return search(
+        objective,
+        space,
+        name=line,
+        trials=trials,
+        seed=seed,
+        storage=storage,
+        warmup=WARMUP,
+        show_progress=False,
+    )
 
 
 def best_few(tuned: Tuned, without: Sequence[str] = ("epochs",)) -> list[Candidate]:

@@ -6,6 +6,7 @@ Test documents are halved at the median of the mean log frequency, in the log, o
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +39,9 @@ class Subsets:
         """The lines of the study of documents."""
         return self._documents.labels()
 
-    def tune(self, line: str, trials: int, seed: int) -> list[Candidate]:
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """As for all documents."""
-        return self._documents.tune(line, trials, seed)
+        return self._documents.tune(line, trials, seed, storage)
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
         """As for all documents."""
