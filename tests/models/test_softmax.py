@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.models import softmax
+from offpolicy.models import tiles
 from offpolicy.models.softmax import (
     log_normaliser,
     logged_log_prob,
@@ -92,7 +92,7 @@ def test_every_shape_tile_and_chunk_equals_the_dense_softmax(
     expected = naive(leaves)
     gradients = leaves.gradients((coefficients * expected).sum())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(softmax, "TILE", tile)
+        patch.setattr(tiles, "TILE", tile)
         found = logged_log_prob(*leaves, max_bytes=max_bytes)
         assert_same(leaves.gradients((coefficients * found).sum()), gradients)
         value = weighted_log_likelihood(*leaves, coefficients, max_bytes=max_bytes)
@@ -148,13 +148,13 @@ def test_towers_in_front_receive_their_gradients() -> None:
 
 def test_rows_and_contexts_with_zero_coefficient_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     visited: list[int] = []
-    normalise = softmax._Head.normalise
+    normalise = tiles.Head.normalise
 
-    def counting(head: softmax._Head, tile: softmax._Tile, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def counting(head: tiles.Head, tile: tiles.Tile, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         visited.append(len(tile.contexts))
         return normalise(head, tile, scaled)
 
-    monkeypatch.setattr(softmax._Head, "normalise", counting)
+    monkeypatch.setattr(tiles.Head, "normalise", counting)
     given = case(50, 7, 3, 200).leaves()
     coefficients = (given.row_context == 4).double()
     given.gradients(weighted_log_likelihood(*given, coefficients))
@@ -170,10 +170,10 @@ def test_rows_and_contexts_with_zero_coefficient_cost_nothing(monkeypatch: pytes
 
 def test_gradients_nobody_needs_are_not_computed() -> None:
     given = case(5, 7, 3, 10)
-    found = softmax._sweep(
+    found = tiles.sweep(
         *given[:3],
-        softmax._Rows(given.row_context, given.row_action),
-        max_bytes=softmax.MAX_BYTES,
+        tiles.Rows(given.row_context, given.row_action),
+        max_bytes=tiles.MAX_BYTES,
         coefficients=torch.ones(10),
         needs=(False, True, False),
     )[0]
@@ -224,7 +224,7 @@ def test_a_bias_of_minus_infinity_masks_actions(max_bytes: int) -> None:
 
 
 def test_buffer_respects_the_byte_budget() -> None:
-    head = softmax._Head(torch.zeros(1000, 2), None, 500, max_bytes=64 * 1000)
+    head = tiles.Head(torch.zeros(1000, 2), None, 500, max_bytes=64 * 1000)
     assert head.buffer.nbytes <= 64 * 1000
     assert (head.tile, head.chunk) == (64, 250)
 

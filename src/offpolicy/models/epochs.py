@@ -14,7 +14,7 @@ from torch import Tensor
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models.normalisers import Normaliser
 from offpolicy.models.scorers import LinearScorer, Scorer
-from offpolicy.models.softmax import Coefficients
+from offpolicy.models.tiles import Coefficients
 
 MAX_GRADIENT_NORM = 5.0
 """Global gradient norm above which a step is scaled down, as in the released code."""

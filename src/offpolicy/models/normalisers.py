@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.models.softmax import Coefficients, log_normaliser, logged_log_prob, weighted_log_likelihood
+from offpolicy.models.softmax import log_normaliser, logged_log_prob, weighted_log_likelihood
+from offpolicy.models.tiles import Coefficients
 
 
 class Normaliser(Protocol):
