@@ -9,7 +9,8 @@ import torch
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import BagColumn, CategoricalColumn, EmbeddingColumn, FeatureTable, NumericColumn, Vocabulary
-from offpolicy.models.encoders import FURTHEST, Bags, ColumnIndex, DesignMatrix
+from offpolicy.models.columns import FURTHEST, Bags
+from offpolicy.models.encoders import ColumnIndex, DesignMatrix
 
 CITIES = ["rome", "oslo", "lima", "oslo", "oslo", "rome", "cairo"]
 TAGS: list[list[int]] = [[7], [], [7, 9], [9, 9, 3], [], [11], [7, 3, 9, 11]]

@@ -19,7 +19,7 @@ from offpolicy.log.encode import RawColumns, feature_table, ids
 from offpolicy.log.features import Column
 from offpolicy.log.ids import Id, owned
 from offpolicy.log.origin import Origin
-from offpolicy.models.encoders import FittedColumn, IdColumn
+from offpolicy.models.columns import FittedColumn, IdColumn
 from offpolicy.models.scorers import LinearScorer, LoggingTwoTower, Scorer, TwoTowerScorer
 
 Mask = npt.NDArray[np.bool_]

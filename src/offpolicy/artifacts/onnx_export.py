@@ -29,7 +29,7 @@ from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.atomic import whole_file
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import ParameterError
-from offpolicy.models.encoders import IdColumn
+from offpolicy.models.columns import IdColumn
 from offpolicy.models.scorers import LinearScorer, LoggingTwoTower, TwoTowerScorer
 from offpolicy.models.towers import Tower
 

@@ -10,7 +10,7 @@ import polars as pl
 from offpolicy.errors import MissingExtraError, ParameterError
 from offpolicy.log import Vocabulary
 from offpolicy.log.ids import Id
-from offpolicy.models.encoders import FURTHEST, FittedColumn, IdColumn, NumberColumn
+from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn
 
 ML = "ai.onnx.ml"
 OPSETS = {"": 17, ML: 2}

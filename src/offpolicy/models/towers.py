@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable
-from offpolicy.models.encoders import Bags, ColumnIndex, FittedColumn, IdColumn, Indexed
+from offpolicy.models.columns import Bags, FittedColumn, IdColumn, Indexed
+from offpolicy.models.encoders import ColumnIndex
 
 MANY_CATEGORIES = 50
 """A categorical or bag with more ids than this counts as an id and gets `id_dim`, others get `feature_dim`."""
