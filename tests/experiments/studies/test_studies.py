@@ -13,19 +13,18 @@ import torch
 from offpolicy.errors import OffPolicyError
 from offpolicy.evaluation.ranking import rank_all
 from offpolicy.experiments.studies import STUDIES, Study, document_worlds
-from offpolicy.experiments.studies.documents import Documents
+from offpolicy.experiments.studies.documents import FREQUENT, RARE, Documents
 from offpolicy.experiments.studies.grid import Grid
 from offpolicy.experiments.studies.lines import LINES
 from offpolicy.experiments.studies.ratings import SOURCES, Ratings
 from offpolicy.experiments.studies.study import best_few
-from offpolicy.experiments.studies.subsets import FREQUENT, RARE, document_uncertainty, rare_documents
 from offpolicy.tuning import Trial, Tuned
 from offpolicy.tuning.study import Outcome
 from offpolicy.tuning.tune import Problem
 from shared_data import shared_data, write
 
 TOPICS, WORDS, LABELS = 6, 30, 12
-SMALL = {"documents": {}, "subsets": {}, "frequency": {}, "grid": {"fine": False}}
+SMALL = {"documents": {}, "frequency": {}, "grid": {"fine": False}}
 SETTINGS = {"learning_rate": 0.02}
 
 
@@ -89,7 +88,7 @@ def test_results_are_plain_and_repeatable(name: str) -> None:
 @pytest.mark.parametrize("line", [name for name in LINES if name != "ips_un_simplex"])
 def test_every_line_learns_documents(line: str) -> None:
     settings: dict[str, Any] = dict(SETTINGS, **({"top_p": 4} if line == "poxm" else {}))
-    (row,) = study("documents").measure(line, settings, 0)
+    row = study("documents").measure(line, settings, 0)[0]
     groups = row.pop("clusters")
     assert set(row) == set(groups) == {"P@5", "R@5", "NDCG@5"}
     sizes = np.bincount(
@@ -171,12 +170,10 @@ def test_controls_take_away_what_u_knows() -> None:
 
 
 def test_subsets_are_halves_and_average_to_the_whole() -> None:
-    made = study("subsets")
-    rare, frequent = made.measure("ce", SETTINGS, 0)
+    whole, rare, frequent = study("documents").measure("ce", SETTINGS, 0)
     assert (rare["subset"], frequent["subset"]) == (RARE, FREQUENT)
     drawn = Documents(world="tiny", data=folder()).problem(0)
-    half = rare_documents(drawn)
-    (whole,) = study("documents").measure("ce", SETTINGS, 0)
+    half = drawn.rare
     share = half.mean()
     for metric in ("P@5", "R@5", "NDCG@5"):
         assert share * rare[metric] + (1 - share) * frequent[metric] == pytest.approx(whole[metric])
@@ -184,7 +181,7 @@ def test_subsets_are_halves_and_average_to_the_whole() -> None:
     counts = np.maximum(np.bincount(log.action, minlength=LABELS), 1)
     means = [np.log(counts[labels.part(slice(i, i + 1)).actions]).mean() for i in range(labels.n_users)]
     assert half.tolist() == (np.array(means) < np.median(means)).tolist()
-    assert document_uncertainty(drawn)[half].mean() == pytest.approx(rare["U"])
+    assert drawn.test_uncertainty[half].mean() == pytest.approx(rare["U"])
 
 
 def test_the_grid_holds_every_point_of_both_pairs() -> None:

@@ -8,7 +8,6 @@ from offpolicy.experiments.studies.grid import Grid
 from offpolicy.experiments.studies.ope import Ope
 from offpolicy.experiments.studies.ratings import Ratings
 from offpolicy.experiments.studies.study import Candidate, Row, Settings, Study
-from offpolicy.experiments.studies.subsets import Subsets
 
 __all__ = ["STUDIES", "Candidate", "Row", "Settings", "Study"]
 
@@ -18,6 +17,5 @@ STUDIES: Mapping[str, type[Study]] = {
     "grid": Grid,
     "ope": Ope,
     "ratings": Ratings,
-    "subsets": Subsets,
 }
 """Studies by the name a recipe gives."""

@@ -1,20 +1,22 @@
 """Documents with labels as a log: contexts, the softmax that labels them, and what is estimated from a draw of it."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld
 from offpolicy.datasets.xmc import load_xmc
 from offpolicy.evaluation.ranking import ActionSets
 from offpolicy.experiments.learning_runs import Nuisances
 from offpolicy.experiments.ope_worlds import OpeDesign, OpeSplits, contexts_of, xmc_splits
-from offpolicy.log import FeatureTable
+from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.logging_policy import FitConfig
 from offpolicy.models.normalisers import Full
 from offpolicy.models.reward_model import RewardFitConfig
+from offpolicy.uncertainty.rows import uncertainty_of
 
 WIKI10_SHAPED = "wiki10_shaped"
 """A synthetic world with as many contexts, actions and dimensions as Wiki10-31K."""
@@ -27,6 +29,8 @@ EMBEDDING_EPOCHS = 10
 LOGGING_EPOCHS, SHAPED_EPOCHS = 15, 3
 """Passes over the log for β̂ and q̂; the world of Wiki10's shape has time for fewer."""
 
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 Judged = tuple[FeatureTable, ActionSets]
 """Contexts and their positive labels."""
 
@@ -38,6 +42,24 @@ class DocumentProblem:
     estimates: Nuisances
     validation: Judged
     test: Judged
+
+    @cached_property
+    def rare(self) -> Mask:
+        """Which test documents have labels that are rarer in the log than the median document's, by mean log frequency."""
+        log, (_, labels) = self.estimates.log, self.test
+        frequency = np.log(np.maximum(np.bincount(log.action, minlength=log.n_actions), 1))
+        mean = _label_means(frequency[labels.actions], labels)
+        return np.asarray(mean < np.median(mean))
+
+    @cached_property
+    def test_uncertainty(self) -> Floats:
+        """The mean of U over the labels of each test document."""
+        log, (contexts, labels) = self.estimates.log, self.test
+        rows = LoggedData.from_arrays(
+            contexts, labels.actions, np.ones(len(labels.actions)), context_index=labels.owner, actions=log.actions
+        )
+        model, normalisation = self.estimates.logging.whole, self.estimates.normalisation
+        return _label_means(uncertainty_of(model, log, rows, "per_action", normalisation=normalisation).numpy(), labels)
 
 
 @lru_cache(maxsize=1)
@@ -69,6 +91,11 @@ def document_problem(world: str, data: str | None, tau: float, seed: int) -> Doc
         "official" if shaped else "raw",
     )
     return DocumentProblem(estimates, _judged(splits.validation), _judged(splits.test))
+
+
+def _label_means(values: Floats, labels: ActionSets) -> Floats:
+    """The mean over the labels of each document of numbers given label by label."""
+    return np.asarray(np.add.reduceat(values, labels.offsets[:-1]) / labels.sizes)
 
 
 def _judged(world: ExtremeWorld) -> Judged:

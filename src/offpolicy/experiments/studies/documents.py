@@ -28,6 +28,8 @@ from offpolicy.tuning.study import Outcome
 from offpolicy.tuning.tune import Problem
 
 METRIC = "NDCG@5"
+RARE, FREQUENT = "rare labels", "frequent labels"
+"""Halves of the test documents, cut at the median of the mean log frequency, in the log, of their labels."""
 LEARNER = LearnerConfig(epochs=8, batch_contexts=128, patience=4, initial_spread=0.01, show_progress=False)
 TRIAL = replace(LEARNER, patience=2)
 """Trials of a search give up earlier than what is chosen by them: there are many more of them."""
@@ -96,14 +98,26 @@ class Documents:
         return learned.best_metric
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
-        """P@5, R@5 and NDCG@5 over all labels of test documents."""
+        """P@5, R@5 and NDCG@5 over all labels of test documents: of all, and of each half with the mean U of its labels."""
         found = self.ranking(line, settings, seed)
         each = {"P@5": found.user_precision, "R@5": found.user_recall, METRIC: found.user_ndcg}
         groups = {
             name: [round(float(values[one::GROUPS].mean()), 6) for one in range(min(GROUPS, len(values)))]
             for name, values in each.items()
         }
-        return [{"P@5": found.precision, "R@5": found.recall, METRIC: found.ndcg, "clusters": groups}]
+        whole = {"P@5": found.precision, "R@5": found.recall, METRIC: found.ndcg, "clusters": groups}
+        if self.world == WIKI10_SHAPED:  # U of all labels of its test documents would take longer than the rest
+            return [whole]
+        drawn = self.problem(seed)
+        halves = {RARE: drawn.rare, FREQUENT: ~drawn.rare}
+        return [
+            whole,
+            *(
+                {"subset": name, **{metric: float(values[half].mean()) for metric, values in each.items()}}
+                | {"U": float(drawn.test_uncertainty[half].mean())}
+                for name, half in halves.items()
+            ),
+        ]
 
     def ranking(self, line: str, settings: Settings, seed: int) -> Ranking:
         """All labels of test documents, ranked by a policy of one line."""
