@@ -45,7 +45,7 @@ class DocumentProblem:
 
     @cached_property
     def rare(self) -> Mask:
-        """Which test documents have labels that are rarer in the log than the median document's, by mean log frequency."""
+        """Which test documents have rarer labels than the median document, by their mean log frequency in the log."""
         log, (_, labels) = self.estimates.log, self.test
         frequency = np.log(np.maximum(np.bincount(log.action, minlength=log.n_actions), 1))
         mean = _label_means(frequency[labels.actions], labels)
