@@ -98,7 +98,7 @@ class Documents:
         return learned.best_metric
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
-        """P@5, R@5 and NDCG@5 over all labels of test documents, and of each half of them with the mean U of its labels."""
+        """P@5, R@5 and NDCG@5 over all labels of test documents, and of each half with the mean U of its labels."""
         found = self.ranking(line, settings, seed)
         each = {"P@5": found.user_precision, "R@5": found.user_recall, METRIC: found.user_ndcg}
         groups = {
