@@ -106,7 +106,7 @@ class Documents:
             for name, values in each.items()
         }
         whole = {"P@5": found.precision, "R@5": found.recall, METRIC: found.ndcg, "clusters": groups}
-        if self.world == WIKI10_SHAPED:  # U of all labels of its test documents would take longer than the rest
+        if self.world == WIKI10_SHAPED:  # drawn to be large, its labels have no halves of interest
             return [whole]
         drawn = self.problem(seed)
         halves = {RARE: drawn.rare, FREQUENT: ~drawn.rare}
