@@ -37,7 +37,7 @@ class ToyStudy:
         if storage is not None:
             storage.parent.mkdir(exist_ok=True)
             storage.write_text("trials")
-        return [{"settings": {"x": x}, "validation": 0.5, "trials": trials, "pruned": 0} for x in (3.0, 1.0, 2.0)]
+        return [{"settings": {"x": x}, "validation": 0.5, "trials": trials, "pruned": 0} for x in (2.0, 1.0, 3.0)]
 
     def validate(self, line: str, settings: Mapping[str, Any], seed: int) -> float:
         self._note("validate", line, seed)

@@ -40,7 +40,7 @@ def rows_of(folder: Path, stage: str) -> list[dict[str, Any]]:
 def test_every_line_is_tuned_compared_and_measured(tmp_path: Path) -> None:
     run({tmp_path: plan()}, workers=0)
     assert len(rows_of(tmp_path, "tune")) == 2 * 4
-    assert len(rows_of(tmp_path, "validate")) == 2 * 3 * 3 * 2  # parts, lines with settings, settings, draws
+    assert len(rows_of(tmp_path, "validate")) == 2 * 3 * 2 * 2  # parts, lines with settings, settings, draws
     measured = rows_of(tmp_path, "measure")
     assert {(row["part"], row["line"], row["seed"]) for row in measured} == {
         (part, line, seed) for part in ("low", "high") for line in RECIPE.lines for seed in range(3)

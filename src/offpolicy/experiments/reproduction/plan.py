@@ -13,7 +13,7 @@ STAGES = ("tune", "validate", "measure")
 TUNING_SEED, FIRST_VALIDATION_SEED = 1_000, 2_000
 """Draws that serve tuning and choosing alone; those of the final runs count from 0."""
 VALIDATIONS, QUICK_VALIDATIONS = 3, 2
-"""Draws on which the best few settings of a line are compared before the final runs."""
+"""How many of a line's best settings are compared before the final runs, and on as many draws."""
 
 
 class Key(NamedTuple):
@@ -119,17 +119,17 @@ class Plan:
         """The keys of each stage of a line in turn; later ones follow from what is recorded of the earlier ones."""
         tuning = Key(part, line, "tune", TUNING_SEED)
         yield [tuning]
-        candidates = rows[tuning]["found"]
-        if len(candidates) > 1:
+        count = len(rows[tuning]["found"][: self.validations])
+        if count > 1:
             seeds = range(FIRST_VALIDATION_SEED, FIRST_VALIDATION_SEED + self.validations)
-            yield [Key(part, line, "validate", seed, i) for seed in seeds for i in range(len(candidates))]
+            yield [Key(part, line, "validate", seed, i) for seed in seeds for i in range(count)]
         yield [Key(part, line, "measure", seed) for seed in range(self.seeds)]
 
     def settings(self, key: Key, rows: Mapping[Key, Row]) -> dict[str, Any]:
         """The settings a job runs with."""
         if key.stage == "tune":
             return {}
-        candidates = rows[Key(key.part, key.line, "tune", TUNING_SEED)]["found"]
+        candidates = rows[Key(key.part, key.line, "tune", TUNING_SEED)]["found"][: self.validations]
         if not candidates:
             return {}
         place = key.candidate if key.stage == "validate" else self._chosen(key, len(candidates), rows)

@@ -102,7 +102,7 @@ class Ledger:
     def remaining(self, part: str, line: str) -> int:
         """What is left of a line, in the same units, as if every validation were needed."""
         left = self.open_keys(part, line)
-        after = {"tune": 3 * self.plan.validations + self.plan.seeds, "validate": self.plan.seeds, "measure": 0}
+        after = {"tune": self.plan.validations**2 + self.plan.seeds, "validate": self.plan.seeds, "measure": 0}
         return sum(map(self.cost, left)) + after[left[0].stage] if left else 0
 
 

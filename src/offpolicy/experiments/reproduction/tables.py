@@ -161,7 +161,7 @@ def _notes(recipe: Recipe, rows: Sequence[Row], found: Sequence[Row]) -> tuple[s
     said = [f"Mean ± standard deviation over {seeds} seeds; {drawn[config.get('redraw', recipe.redraw)]}."]
     if any(one["trials"] for row in rows if row["stage"] == "tune" for one in row["found"]):
         said.append(
-            f"{config['trials']} trials a line, the best few settings compared again on {config['validations']} "
+            f"{config['trials']} trials a line, the best {config['validations']} settings compared again on as many "
             "further draws, chosen on validation data only."
         )
     diverged = sorted({(row["label"], row["part"], row["seed"]) for row in found if "diverged" in row})

@@ -16,7 +16,7 @@ Candidate = dict[str, Any]
 WARMUP = 1
 """Epochs less one before a trial of a search can be abandoned."""
 FEW = 3
-"""Settings of a line that are worth a second look."""
+"""Settings of a line that are worth a second look; a plan may take fewer."""
 
 
 class Study(Protocol):
