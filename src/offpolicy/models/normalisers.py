@@ -37,11 +37,19 @@ class Normaliser(Protocol):
         row_action: Tensor,
         coefficients: Coefficients,
     ) -> Tensor:
-        """Σ sg(c_n) log p(a_n|x_n), the scalar whose gradient trains the scorer."""
+        """Σ sg(c_n) log p(a_n|x_n), the scalar whose gradient trains the scorer; followed by autograd.
+
+        A row that cannot have been drawn counts for nothing where its coefficient is zero.
+        """
+        log_prob = self.log_prob(states, weights, bias, row_context, row_action)
+        if callable(coefficients):
+            coefficients = coefficients(log_prob.detach(), torch.arange(len(log_prob), device=log_prob.device))
+        row = coefficients.detach().to(log_prob.dtype)
+        return (row * log_prob.where(row != 0, 0.0)).sum()
 
 
 @dataclass(frozen=True)
-class Full:
+class Full(Normaliser):
     """The exact softmax over all actions."""
 
     name: ClassVar[str] = "full"
@@ -66,7 +74,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class InBatch:
+class InBatch(Normaliser):
     """The softmax over the actions of the batch's own rows, each as often as it occurs.
 
     Without `frequency` its optimum is f = log β*(a|x) − log m(a) + c(x), m the marginal frequency of actions in the
@@ -101,21 +109,9 @@ class InBatch:
         repeats: Tensor = log_count[place]
         return logged_log_prob(states, chosen_weights, chosen_bias, row_context, place) - repeats
 
-    def surrogate(
-        self,
-        states: Tensor,
-        weights: Tensor,
-        bias: Tensor | None,
-        row_context: Tensor,
-        row_action: Tensor,
-        coefficients: Coefficients,
-    ) -> Tensor:
-        """Followed by autograd."""
-        return _surrogate(self.log_prob(states, weights, bias, row_context, row_action), coefficients)
-
 
 @dataclass(frozen=True)
-class Sampled:
+class Sampled(Normaliser):
     """S actions drawn from a proposal Q in place of all, corrected by −log Q, fresh for every batch.
 
     log p = f_n − log Ẑ with Ẑ = (1/S)·(exp(f_n)/Q(a_n) + Σ_s exp(f_s)/Q(a_s)): its gradient is that of the usual
@@ -153,28 +149,8 @@ class Sampled:
         logit = logit if bias is None else logit + bias[row_action]
         return logit - torch.logaddexp(log_total[row_context], logit - log_expected[row_action])
 
-    def surrogate(
-        self,
-        states: Tensor,
-        weights: Tensor,
-        bias: Tensor | None,
-        row_context: Tensor,
-        row_action: Tensor,
-        coefficients: Coefficients,
-    ) -> Tensor:
-        """Followed by autograd."""
-        return _surrogate(self.log_prob(states, weights, bias, row_context, row_action), coefficients)
-
 
 def _chosen(weights: Tensor, bias: Tensor | None, actions: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     """Weights of some actions, and their bias moved by an offset."""
     chosen = weights.index_select(0, actions)
     return chosen, offset if bias is None else bias.index_select(0, actions) + offset
-
-
-def _surrogate(log_prob: Tensor, coefficients: Coefficients) -> Tensor:
-    """Σ sg(c_n) log p_n; a row that cannot have been drawn counts for nothing where its coefficient is zero."""
-    if callable(coefficients):
-        coefficients = coefficients(log_prob.detach(), torch.arange(len(log_prob), device=log_prob.device))
-    row = coefficients.detach().to(log_prob.dtype)
-    return (row * log_prob.where(row != 0, 0.0)).sum()
