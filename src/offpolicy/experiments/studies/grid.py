@@ -12,7 +12,8 @@ ETAS: Mapping[str, tuple[str, float, float]] = {
     "paper": ("UIPS, η1 = 2, η2 = 1000", 2.0, 1000.0),
     "effective": ("UIPS, η1 = η2 = 1", 1.0, 1.0),
 }
-"""By line: what is printed, η1, η2. UIPS depends on λ and η1 through η1²/λ, so the second loses nothing."""
+"""By line: what is printed, η1, η2. With one η for both UIPS depends on it and λ through η²/λ; η2 = 1000 switches its
+second term off."""
 COARSE = (0.1, 1.0, 5.0, 20.0, 50.0)
 
 
