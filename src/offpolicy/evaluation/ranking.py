@@ -184,10 +184,19 @@ class Ranking:
     user_recall: Floats
     user_ndcg: Floats
 
+    @property
+    def means(self) -> dict[str, float]:
+        """The means by their usual names."""
+        return {f"P@{self.k}": self.precision, f"R@{self.k}": self.recall, f"NDCG@{self.k}": self.ndcg}
+
+    @property
+    def by_user(self) -> dict[str, Floats]:
+        """The metrics of every user by the same names."""
+        return dict(zip(self.means, (self.user_precision, self.user_recall, self.user_ndcg), strict=True))
+
     def summary(self) -> dict[str, float]:
-        """The means by their usual names, and how many users they are over; ready for JSON."""
-        means = {f"P@{self.k}": self.precision, f"R@{self.k}": self.recall, f"NDCG@{self.k}": self.ndcg}
-        return {**means, "users": len(self.user), "users_without_positives": self.without_positives}
+        """The means, and how many users they are over; ready for JSON."""
+        return {**self.means, "users": len(self.user), "users_without_positives": self.without_positives}
 
 
 class RankingSums:

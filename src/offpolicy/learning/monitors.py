@@ -16,7 +16,7 @@ from offpolicy.checks import check_choice
 from offpolicy.datasets.ranking_data import CandidateLists
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation.clusters import clustered
-from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists
+from offpolicy.evaluation.ranking import ActionSets, RankingSums, rank_all, rank_lists
 from offpolicy.evaluation.value import Terms
 from offpolicy.learning.rows import context_inputs
 from offpolicy.learning.surrogate import Surrogate
@@ -80,11 +80,7 @@ class Ranked:
             assert self.contexts is not None
             assert self.positives is not None
             ranking = rank_all(policy, self.contexts, self.positives, sums)
-        return _named(ranking, found[1])
-
-
-def _named(ranking: Ranking, letter: str) -> float:
-    return {"P": ranking.precision, "R": ranking.recall, "NDCG": ranking.ndcg}[letter]
+        return ranking.means[self.name]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from offpolicy.experiments.studies.document_worlds import (
     document_problem,
 )
 from offpolicy.experiments.studies.lines import LINES, space_of
-from offpolicy.experiments.studies.study import Candidate, Row, Settings, best_few, known, searched
+from offpolicy.experiments.studies.study import Candidate, Row, Settings, known, searched
 from offpolicy.learning import LearnedPolicy, LearnerConfig, learn_policy
 from offpolicy.learning.monitors import monitor_of
 from offpolicy.tuning import Report
@@ -86,7 +86,7 @@ class Documents:
             return problem.trial(entry.method, TRIAL, {**settings, "seed": seed}, report)
 
         space = space_of(entry, LEARNING_RATES, drawn.estimates.log.n_actions)
-        return best_few(searched(objective, space, line, trials, seed, storage))
+        return searched(objective, space, line, trials, seed, storage)
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
         """NDCG@5 of validation documents after early stopping on them; 0 where released settings leave no choice."""
@@ -100,12 +100,12 @@ class Documents:
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """P@5, R@5 and NDCG@5 over all labels of test documents, and of each half with the mean U of its labels."""
         found = self.ranking(line, settings, seed)
-        each = {"P@5": found.user_precision, "R@5": found.user_recall, METRIC: found.user_ndcg}
+        each = found.by_user
         groups = {
             name: [round(float(values[one::GROUPS].mean()), 6) for one in range(min(GROUPS, len(values)))]
             for name, values in each.items()
         }
-        whole = {"P@5": found.precision, "R@5": found.recall, METRIC: found.ndcg, "clusters": groups}
+        whole = {**found.means, "clusters": groups}
         if self.world == WIKI10_SHAPED:  # drawn to be large, its labels have no halves of interest
             return [whole]
         drawn = self.problem(seed)

@@ -58,8 +58,7 @@ class Grid:
         ]
 
     def _point(self, line: str, settings: Settings, seed: int) -> Row:
-        found = self._documents.ranking("uips", {**settings, **self._etas(line)}, seed)
-        return {f"P@{found.k}": found.precision, f"R@{found.k}": found.recall, f"NDCG@{found.k}": found.ndcg}
+        return self._documents.ranking("uips", {**settings, **self._etas(line)}, seed).means
 
     def _etas(self, line: str) -> dict[str, float]:
         _, eta1, eta2 = known(line, ETAS)

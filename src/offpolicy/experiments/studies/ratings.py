@@ -22,7 +22,7 @@ from offpolicy.datasets.yahoo_r3 import load_yahoo_r3
 from offpolicy.evaluation.ranking import RankingSums, rank_lists
 from offpolicy.experiments.learning_runs import Entry, uninformed
 from offpolicy.experiments.studies.lines import LINES, space_of
-from offpolicy.experiments.studies.study import Candidate, Row, Settings, best_few, known, searched
+from offpolicy.experiments.studies.study import Candidate, Row, Settings, known, searched
 from offpolicy.learning import LearnerConfig
 from offpolicy.learning.learn import prepare_training
 from offpolicy.learning.rows import RowInputs
@@ -109,7 +109,7 @@ class Ratings:
             return Outcome(trainer.best.metric)
 
         space = space_of(entry, LEARNING_RATES, self._read().train.n_actions)
-        return best_few(searched(objective, space, line, trials, seed, storage))
+        return searched(objective, space, line, trials, seed, storage)
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
         """NDCG of validation users after early stopping on them."""
@@ -120,9 +120,8 @@ class Ratings:
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """P, R and NDCG over every test user's own items."""
         trainer = self._train(self._entry(line), settings, seed)
-        found = rank_lists(ScorerPolicy(trainer.scorer), self._split(seed)[1], RankingSums(self._source.places))
-        k = self._source.places
-        return [{f"P@{k}": found.precision, f"R@{k}": found.recall, f"NDCG@{k}": found.ndcg}]
+        test = self._split(seed)[1]
+        return [rank_lists(ScorerPolicy(trainer.scorer), test, RankingSums(self._source.places)).means]
 
     def logging(self, seed: int) -> LoggingPolicy:
         """β̂ with towers of its own, over all items."""

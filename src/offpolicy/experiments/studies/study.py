@@ -56,18 +56,10 @@ def nothing_to_tune() -> list[Candidate]:
 
 def searched(
     objective: Objective, space: Space, line: str, trials: int, seed: int, storage: Path | None = None
-) -> Tuned:
-    """The search of every line that is tuned."""
-    return search(
-        objective,
-        space,
-        name=line,
-        trials=trials,
-        seed=seed,
-        storage=storage,
-        warmup=WARMUP,
-        show_progress=False,
-    )
+) -> list[Candidate]:
+    """The best few settings of the search that every line is tuned by."""
+    budget: dict[str, Any] = {"trials": trials, "seed": seed, "warmup": WARMUP}
+    return best_few(search(objective, space, name=line, storage=storage, show_progress=False, **budget))
 
 
 def best_few(tuned: Tuned, without: Sequence[str] = ("epochs",)) -> list[Candidate]:
