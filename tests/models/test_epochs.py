@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from offpolicy.log import LoggedData
+from offpolicy.models import epochs
 from offpolicy.models.epochs import Batches, ContextBatches, RowBatches, climb
 from offpolicy.models.scorers import linear_scorer, two_tower_scorer
 
@@ -22,7 +23,11 @@ LOG = LoggedData.from_arrays(
 @pytest.mark.parametrize("kind", [ContextBatches, RowBatches])
 @pytest.mark.parametrize("rows", [None, np.array([3, 4, 11, 29])])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_every_row_is_dealt_out_once(kind: type[ContextBatches | RowBatches], rows: object, shuffled: bool) -> None:
+@pytest.mark.parametrize("at_once", [1, epochs.ROWS_AT_ONCE])
+def test_every_row_is_dealt_out_once(
+    kind: type[ContextBatches | RowBatches], rows: object, shuffled: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epochs, "ROWS_AT_ONCE", at_once)
     batches: Batches = kind(LOG, 3, rows)  # type: ignore[arg-type]
     dealt = list(batches.epoch(torch.Generator().manual_seed(1) if shuffled else None))
     assert len(dealt) == len(batches)

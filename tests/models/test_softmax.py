@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.models import tiles
+from offpolicy.models import softmax, tiles
 from offpolicy.models.softmax import (
     log_normaliser,
     logged_log_prob,
@@ -93,6 +93,7 @@ def test_every_shape_tile_and_chunk_equals_the_dense_softmax(
     gradients = leaves.gradients((coefficients * expected).sum())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "TILE", tile)
+        patch.setattr(tiles, "TILE_NUMBERS", 1)  # or a few actions would leave one tile for everything
         found = logged_log_prob(*leaves, max_bytes=max_bytes)
         assert_same(leaves.gradients((coefficients * found).sum()), gradients)
         value = weighted_log_likelihood(*leaves, coefficients, max_bytes=max_bytes)
@@ -135,6 +136,36 @@ def test_coefficients_may_depend_on_log_prob_and_are_held_fixed() -> None:
     assert_same(given.gradients(3.0 * value), given.gradients(3.0 * objective))
 
 
+@pytest.mark.parametrize(("contexts", "passes"), [(40, 1), (70, 2)])
+def test_coefficients_of_the_whole_batch_take_a_second_pass_only_if_it_does_not_fit_a_tile(
+    contexts: int, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = case(contexts, 11, 3, 300).leaves()
+    asked: list[int] = []
+
+    def self_normalised(log_prob: Tensor, rows: tiles.Places) -> Tensor:
+        asked.append(len(log_prob))
+        return log_prob.exp() / log_prob.exp().sum()
+
+    swept: list[None] = []
+    monkeypatch.setattr(softmax, "sweep", lambda *rest, **more: (swept.append(None), tiles.sweep(*rest, **more))[1])
+    expected = naive(given)
+    objective = (expected.detach().exp() / expected.detach().exp().sum() * expected).sum()
+    value = weighted_log_likelihood(*given, self_normalised, together=True, max_bytes=1)  # tiles of 64 contexts
+    assert_same([value, *given.gradients(value)], [objective, *given.gradients(objective)])
+    assert asked == [300]
+    assert len(swept) == passes
+
+
+@pytest.mark.parametrize("max_bytes", [1 << 27, TINY])
+def test_masked_actions_may_fill_a_chunk(max_bytes: int) -> None:
+    given = case(9, 12, 3, 30)
+    assert given.bias is not None
+    given.bias[:6] = -torch.inf
+    given = given._replace(row_action=given.row_action % 6 + 6)
+    torch.testing.assert_close(logged_log_prob(*given, max_bytes=max_bytes), naive(given))
+
+
 def test_towers_in_front_receive_their_gradients() -> None:
     given = case(6, 11, 3, 30)
     torch.manual_seed(0)
@@ -151,7 +182,7 @@ def test_rows_and_contexts_with_zero_coefficient_cost_nothing(monkeypatch: pytes
     normalise = tiles.Head.normalise
 
     def counting(head: tiles.Head, tile: tiles.Tile, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        visited.append(len(tile.contexts))
+        visited.append(tile.size)
         return normalise(head, tile, scaled)
 
     monkeypatch.setattr(tiles.Head, "normalise", counting)

@@ -1,7 +1,7 @@
 """The scalar a step climbs: registry weights under stop-gradient, an objective's coefficients, and log π.
 
-Where a row's coefficient depends on that row alone, weights, value and gradient come from one fused pass over the
-softmax. Where it depends on the batch (self-normalised values, worst cases), log π of the batch comes first.
+Weights, value and gradient come from one fused pass over the softmax. Where a row's coefficient depends on the whole
+batch (self-normalised values, worst cases) and the batch does not fit a tile, log π of the batch comes first.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ from offpolicy.models.all_actions import Values, total_expectation
 from offpolicy.models.epochs import Batch
 from offpolicy.models.normalisers import Full, InBatch, Normaliser
 from offpolicy.models.scorers import Scorer
+from offpolicy.models.tiles import Places
 
 BatchValues = Callable[[Batch, Tensor | None], Values]
 """q̂(x, ·) of a batch's contexts, tile by tile; the fold of each row says which model did not see it."""
@@ -152,19 +153,15 @@ class Surrogate:
     def _correction(self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
         coefficients = self.coefficients(states, weights, bias, batch)
         head = (states, weights, bias, batch.row_context, batch.row_action)
-        if self.plan.per_row:
-            return self.normaliser.surrogate(*head, coefficients)
-        log_prob = self.normaliser.log_prob(*head)
-        row = coefficients(log_prob.detach(), torch.arange(len(log_prob)))
-        return (row * log_prob.where(row != 0, 0.0)).sum()
+        return self.normaliser.surrogate(*head, coefficients, together=not self.plan.per_row)
 
     def coefficients(
         self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch
-    ) -> Callable[[Tensor, Tensor], Tensor]:
+    ) -> Callable[[Tensor, Places], Tensor]:
         """c_n as a function of log π of some rows of the batch and their places in it."""
         terms_of = self.batch_terms(states, weights, bias, batch)
 
-        def coefficients(log_prob: Tensor, places: Tensor) -> Tensor:
+        def coefficients(log_prob: Tensor, places: Places) -> Tensor:
             terms = terms_of(log_prob, places)
             count = None if self.count is None else self.count[batch.rows[places]]
             self.observed.add(terms, count)
@@ -179,12 +176,12 @@ class Surrogate:
 
     def batch_terms(
         self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch
-    ) -> Callable[[Tensor, Tensor], RowTerms]:
+    ) -> Callable[[Tensor, Places], RowTerms]:
         """The terms of some rows of the batch as a function of their log π and their places in it."""
         live = None if self.live is None else self._live_log_prob(batch).to(states.dtype)
         sums = context_inputs(self.plan.method.inputs, self.rows, batch, states, weights, bias)
 
-        def terms(log_prob: Tensor, places: Tensor) -> RowTerms:
+        def terms(log_prob: Tensor, places: Places) -> RowTerms:
             given = self.rows.of(batch.rows[places])
             if live is not None:
                 given["log_logging"] = live[places]

@@ -167,7 +167,7 @@ class Trainer:
         for batch in self.batches.epoch():
             states = batch.states(self.scorer)
             log_prob = surrogate.normaliser.log_prob(states, weights, bias, batch.row_context, batch.row_action)
-            terms = surrogate.batch_terms(states, weights, bias, batch)(log_prob, torch.arange(len(batch.rows)))
+            terms = surrogate.batch_terms(states, weights, bias, batch)(log_prob, slice(None))
             gained = (terms.weight * terms.gain).double()
             times = 1.0 if surrogate.count is None else surrogate.count[batch.rows].double()
             total, square = total + float((gained * times).sum()), square + float((gained**2 * times).sum())

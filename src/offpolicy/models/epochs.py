@@ -18,6 +18,8 @@ from offpolicy.models.tiles import Coefficients
 
 MAX_GRADIENT_NORM = 5.0
 """Global gradient norm above which a step is scaled down, as in the released code."""
+ROWS_AT_ONCE = 1 << 18
+"""Rows that are gathered at once for the batches they are dealt into."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,24 @@ class ContextBatches:
         """Every row once; contexts in random order if a generator is given."""
         shuffled = generator is not None
         order = self._used[torch.randperm(len(self._used), generator=generator)] if shuffled else self._used
-        places = torch.arange(self._size)
-        for contexts in torch.split(order, self._size):
-            counts = self._counts[contexts]
-            row_context = places[: len(contexts)].repeat_interleave(counts)
-            ahead = self._starts[contexts] - (counts.cumsum(0) - counts)  # from a place in the batch to that in the log
-            rows = self._order[ahead[row_context] + torch.arange(len(row_context))]
-            yield Batch(self._contexts, contexts, rows, row_context, self._action[rows])
+        rows_a_batch = max(1, len(self._order) // max(1, len(self)))
+        for run in torch.split(order, self._size * max(1, ROWS_AT_ONCE // rows_a_batch)):
+            yield from self._batches(run)
+
+    def _batches(self, contexts: Tensor) -> Iterator[Batch]:
+        """Batch after batch of these contexts, gathered at once: many small gathers take longer than one."""
+        counts = self._counts[contexts]
+        ends = counts.cumsum(0)
+        owner = torch.arange(len(contexts)).repeat_interleave(counts)
+        ahead = self._starts[contexts] - (ends - counts)  # from a place among these rows to that in the log
+        rows = self._order[ahead[owner] + torch.arange(len(owner))]
+        action, local = self._action[rows], owner % self._size
+        start = 0
+        for first in range(0, len(contexts), self._size):
+            own = contexts[first : first + self._size]
+            stop = int(ends[first + len(own) - 1])
+            yield Batch(self._contexts, own, rows[start:stop], local[start:stop], action[start:stop])
+            start = stop
 
 
 class RowBatches:

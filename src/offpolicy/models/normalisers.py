@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.models.softmax import log_normaliser, logged_log_prob, weighted_log_likelihood
+from offpolicy.models.softmax import log_normaliser, logged_log_prob, weighted, weighted_log_likelihood
 from offpolicy.models.tiles import Coefficients
 
 
@@ -36,16 +36,14 @@ class Normaliser(Protocol):
         row_context: Tensor,
         row_action: Tensor,
         coefficients: Coefficients,
+        *,
+        together: bool = False,
     ) -> Tensor:
         """Σ sg(c_n) log p(a_n|x_n), the scalar whose gradient trains the scorer; followed by autograd.
 
-        A row that cannot have been drawn counts for nothing where its coefficient is zero.
+        With `together`, coefficients that are a function are asked for once, for all rows.
         """
-        log_prob = self.log_prob(states, weights, bias, row_context, row_action)
-        if callable(coefficients):
-            coefficients = coefficients(log_prob.detach(), torch.arange(len(log_prob), device=log_prob.device))
-        row = coefficients.detach().to(log_prob.dtype)
-        return (row * log_prob.where(row != 0, 0.0)).sum()
+        return weighted(self.log_prob(states, weights, bias, row_context, row_action), coefficients)
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,11 @@ class Full(Normaliser):
         row_context: Tensor,
         row_action: Tensor,
         coefficients: Coefficients,
+        *,
+        together: bool = False,
     ) -> Tensor:
         """Value and gradient in one fused pass."""
-        return weighted_log_likelihood(states, weights, bias, row_context, row_action, coefficients)
+        return weighted_log_likelihood(states, weights, bias, row_context, row_action, coefficients, together=together)
 
 
 @dataclass(frozen=True)

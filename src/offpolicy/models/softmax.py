@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from offpolicy.errors import ParameterError
-from offpolicy.models.tiles import MAX_BYTES, Coefficients, LikelihoodGradient, Rows, sweep
+from offpolicy.models.tiles import MAX_BYTES, Coefficients, LikelihoodGradient, Places, Rows, sweep, tile_size
 
 
 def _check(states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Tensor, row_action: Tensor) -> None:
@@ -57,8 +57,8 @@ class _Softmax(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(states, weights, bias, row_context, row_action)
         ctx.max_bytes = max_bytes
-        rows = Rows(row_context, row_action, len(states) if every else None)
-        found, log_total = sweep(states, weights, bias, rows, max_bytes=max_bytes)
+        rows = Rows(row_context, row_action)
+        found, log_total = sweep(states, weights, bias, rows, max_bytes=max_bytes, every=every)
         return found.log_prob, log_total
 
     @staticmethod
@@ -70,8 +70,9 @@ class _Softmax(torch.autograd.Function):
             states,
             weights,
             bias,
-            Rows(row_context[kept], row_action[kept], len(states) if bool(context_upstream.any()) else None),
+            Rows(row_context[kept], row_action[kept]),
             max_bytes=ctx.max_bytes,
+            every=bool(context_upstream.any()),
             coefficients=row_upstream[kept],
             context_coefficients=context_upstream,
             needs=ctx.needs_input_grad[:3],
@@ -94,7 +95,7 @@ class _WeightedLogLikelihood(torch.autograd.Function):
     ) -> Tensor:
         value = states.new_zeros(())
 
-        def observed(log_prob: Tensor, numbers: Tensor) -> Tensor:
+        def observed(log_prob: Tensor, numbers: Places) -> Tensor:
             row = coefficients(log_prob, numbers) if callable(coefficients) else coefficients[numbers]
             value.add_((row * log_prob.where(row != 0, 0.0)).sum().detach())
             return row
@@ -117,6 +118,13 @@ class _WeightedLogLikelihood(torch.autograd.Function):
             if gradient is not None and scale != 1.0:
                 gradient *= scale
         return *gradients, None, None, None
+
+
+def weighted(log_prob: Tensor, coefficients: Coefficients) -> Tensor:
+    """Σ sg(c_n) log π_n, followed by autograd; a row that cannot have been drawn counts for nothing where c_n is 0."""
+    row = coefficients(log_prob.detach(), slice(None)) if callable(coefficients) else coefficients
+    row = row.detach().to(log_prob.dtype)
+    return (row * log_prob.where(row != 0, 0.0)).sum()
 
 
 def logged_log_prob(
@@ -142,14 +150,19 @@ def weighted_log_likelihood(
     row_action: Tensor,
     coefficients: Coefficients,
     *,
+    together: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> Tensor:
     """Σ sg(c_n) log π(a_n|x_n), with its gradient found in the same pass as its value.
 
-    Coefficients that depend on log π are given as a function, called once a tile. Rows whose number is zero cost
-    nothing; leave out rows for which a function is known to return zero.
+    Coefficients that depend on log π are given as a function, called once a tile; with `together` it is called once
+    with all rows, which takes a second pass where they do not fit a tile. Rows whose number is zero cost nothing;
+    leave out rows for which a function is known to return zero.
     """
     _check(states, weights, bias, row_context, row_action)
+    if together and callable(coefficients) and len(states) > tile_size(len(states), weights, max_bytes):
+        log_prob = logged_log_prob(states, weights, bias, row_context, row_action, max_bytes=max_bytes)
+        return weighted(log_prob, coefficients)
     if isinstance(coefficients, Tensor):
         kept = coefficients.detach().nonzero().squeeze(1)
         row_context, row_action, coefficients = row_context[kept], row_action[kept], coefficients.detach()[kept]
