@@ -1,6 +1,6 @@
 """The fused head equals the dense softmax in values and gradients, whatever the shapes, order, chunks and logits."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -147,8 +147,13 @@ def test_coefficients_of_the_whole_batch_take_a_second_pass_only_if_it_does_not_
         asked.append(len(log_prob))
         return log_prob.exp() / log_prob.exp().sum()
 
-    swept: list[None] = []
-    monkeypatch.setattr(softmax, "sweep", lambda *rest, **more: (swept.append(None), tiles.sweep(*rest, **more))[1])
+    swept: list[int] = []
+
+    def counted(states: Tensor, *rest: Any, **more: Any) -> tuple[tiles.LikelihoodGradient, Tensor]:
+        swept.append(len(states))
+        return tiles.sweep(states, *rest, **more)
+
+    monkeypatch.setattr(softmax, "sweep", counted)
     expected = naive(given)
     objective = (expected.detach().exp() / expected.detach().exp().sum() * expected).sum()
     value = weighted_log_likelihood(*given, self_normalised, together=True, max_bytes=1)  # tiles of 64 contexts
@@ -181,7 +186,7 @@ def test_rows_and_contexts_with_zero_coefficient_cost_nothing(monkeypatch: pytes
     visited: list[int] = []
     normalise = tiles.Head.normalise
 
-    def counting(head: tiles.Head, tile: tiles.Tile, scaled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def counting(head: tiles.Head, tile: tiles.Tile, scaled: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         visited.append(tile.size)
         return normalise(head, tile, scaled)
 
