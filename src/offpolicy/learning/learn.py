@@ -154,7 +154,7 @@ def prepare_training(
         live = schedule.scorer if config.schedule == "alternate" else supply.live()
     surrogate = Surrogate(plan, rows, 1.0, supply.values(), live)
     folder = None if directory is None else Path(directory)
-    identity = _identity(row, config, hyper, train, rows)
+    identity = {} if folder is None else _identity(row, config, hyper, train, rows)
     return Trainer(scorer, train, surrogate, config, schedule, monitor, folder, identity)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,8 @@ def merged_rows(log: LoggedData, inputs: RowInputs, rows: Integers) -> tuple[Int
 
     Rows are equal if context, action and every fixed quantity are, so that their coefficients always will be.
     """
-    order = rows[np.lexsort((log.reward[rows], log.action[rows], log.context_index[rows]))]
+    keys = log.reward[rows], log.action[rows], log.context_index[rows]
+    order = rows if _in_order(*keys) else rows[np.lexsort(keys)]
     equal = np.ones(max(len(order) - 1, 0), dtype=np.bool_)
     for column in (log.context_index, log.action, *(values.numpy() for values in inputs.fixed.values())):
         sorted_column = column[order]
@@ -69,6 +71,15 @@ def merged_rows(log: LoggedData, inputs: RowInputs, rows: Integers) -> tuple[Int
     count = torch.zeros(log.n_rows, dtype=inputs.fixed["reward"].dtype)
     count[torch.from_numpy(order[first])] = torch.from_numpy(np.diff(first, append=len(order))).to(count.dtype)
     return order[first], count
+
+
+def _in_order(*keys: npt.NDArray[Any]) -> bool:
+    """Whether sorting by the last key, then by the one before it, and so on would move nothing."""
+    ordered = np.ones(max(len(keys[0]) - 1, 0), dtype=np.bool_)
+    for key in keys:
+        before, after = key[:-1], key[1:]
+        ordered = (before < after) | ((before == after) & ordered)
+    return bool(ordered.all())
 
 
 def row_inputs(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from offpolicy.learning.rows import merged_rows
 from offpolicy.learning.schedule import Pretrained, Schedule, batches_of
 from offpolicy.learning.surrogate import Observed, Surrogate
 from offpolicy.log import LoggedData
-from offpolicy.models.epochs import Batch, climb
+from offpolicy.models.epochs import Batch, Batches, climb
 from offpolicy.models.scorers import Scorer
 from offpolicy.policies import ScorerPolicy
 from offpolicy.progress import Advance, progress
@@ -84,7 +85,11 @@ class Trainer:
             rows, self.surrogate.count = merged
         self.batches = batches_of(self.log, config, rows)
         self.surrogate.rows_a_batch = self.log.n_rows / len(self.batches)
-        self.all_batches = self.batches if rows is None else batches_of(self.log, config)
+
+    @cached_property
+    def all_batches(self) -> Batches:
+        """Batches of every row, for an epoch in which β̂ learns beside the policy."""
+        return batches_of(self.log, self.config)
 
     def run(self) -> None:
         """Train until the epochs or the patience run out; the scorer ends with the best weights."""
