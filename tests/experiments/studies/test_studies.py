@@ -123,6 +123,11 @@ def test_tuning_returns_the_best_few_in_order() -> None:
     assert study("documents").validate("uips", found[0]["settings"], 7) == pytest.approx(scores[0])
 
 
+def test_a_thorough_search_abandons_no_trial() -> None:
+    abandoned = [study("documents", thorough=thorough).tune("uips", 8, 7)[0]["pruned"] for thorough in (False, True)]
+    assert abandoned[0] > 0 == abandoned[1]
+
+
 def test_a_killed_search_goes_on_to_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = study("documents").tune("uips", 6, 7)
     begun, trial = 0, Problem.trial

@@ -62,7 +62,7 @@ def measured(rows: Iterable[Row]) -> list[Row]:
 
 def make_table(recipe: Recipe, rows: Sequence[Row]) -> Table:
     """The recipe's table from the rows of a results file."""
-    found = measured(rows)
+    found = [row for row in measured(rows) if not recipe.lines or row["line"] in recipe.lines]
     labels = {row["line"]: row["label"] for row in found}
     lines = [line for line in (recipe.lines or labels) if line in labels]
     places = [(part, subset) for part in recipe.parts for subset in (recipe.subsets or (None,))]

@@ -33,6 +33,8 @@ RARE, FREQUENT = "rare labels", "frequent labels"
 LEARNER = LearnerConfig(epochs=8, batch_contexts=128, patience=4, initial_spread=0.01, show_progress=False)
 TRIAL = replace(LEARNER, patience=2)
 """Trials of a search give up earlier than what is chosen by them: there are many more of them."""
+THOROUGH = replace(LEARNER, epochs=16)
+"""Trials and what is chosen by them alike, where time is no object."""
 LEARNING_RATES = (2e-3, 2e-2)
 """As the batch size, chosen on validation documents of the tuning seed by CE, BIPS-Cap, Shrinkage, UIPS and IPS-GT:
 with batches of 256 none of them is done after 8 epochs, the last two least; batches of 64 gain less than they cost."""
@@ -63,6 +65,8 @@ class Documents:
     """The folder that holds the data set's."""
     redraw: str = "all"
     """What a seed draws: "all", or "policy" as in the paper."""
+    thorough: bool = False
+    """Whether trainings may be twice as long, and no trial of a search is abandoned."""
 
     def __post_init__(self) -> None:
         """Check what can be told without reading anything."""
@@ -81,12 +85,13 @@ class Documents:
         monitor = monitor_of(drawn.validation, METRIC)
         assert monitor is not None
         problem = Problem(drawn.estimates.log, monitor.score, drawn.estimates.given(entry))
+        config = THOROUGH if self.thorough else TRIAL
 
         def objective(settings: Mapping[str, Any], report: Report) -> Outcome:
-            return problem.trial(entry.method, TRIAL, {**settings, "seed": seed}, report)
+            return problem.trial(entry.method, config, {**settings, "seed": seed}, report)
 
         space = space_of(entry, LEARNING_RATES, drawn.estimates.log.n_actions)
-        return searched(objective, space, line, trials, seed, storage)
+        return searched(objective, space, line, trials, seed, storage, prune=not self.thorough)
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
         """NDCG@5 of validation documents after early stopping on them; 0 where released settings leave no choice."""
@@ -136,12 +141,18 @@ class Documents:
         return learn_policy(
             drawn.estimates.log,
             line.method,
-            config=replace(LEARNER, batch_contexts=SHAPED_BATCH) if self.world == WIKI10_SHAPED else LEARNER,
+            config=self._config,
             validation=drawn.validation,
             metric=METRIC,
             **given,
             **changes,
         )
+
+    @property
+    def _config(self) -> LearnerConfig:
+        if self.world == WIKI10_SHAPED:
+            return replace(LEARNER, batch_contexts=SHAPED_BATCH)
+        return THOROUGH if self.thorough else LEARNER
 
     def _released(self, line: Entry) -> dict[str, Any]:
         """The released settings: a step takes more rows than theirs, and is longer in proportion."""

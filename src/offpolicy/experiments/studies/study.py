@@ -55,10 +55,17 @@ def nothing_to_tune() -> list[Candidate]:
 
 
 def searched(
-    objective: Objective, space: Space, line: str, trials: int, seed: int, storage: Path | None = None
+    objective: Objective,
+    space: Space,
+    line: str,
+    trials: int,
+    seed: int,
+    storage: Path | None = None,
+    *,
+    prune: bool = True,
 ) -> list[Candidate]:
     """The best few settings of the search that every line is tuned by."""
-    budget: dict[str, Any] = {"trials": trials, "seed": seed, "warmup": WARMUP}
+    budget: dict[str, Any] = {"trials": trials, "seed": seed, "warmup": WARMUP, "prune": prune}
     return best_few(search(objective, space, name=line, storage=storage, show_progress=False, **budget))
 
 
