@@ -19,7 +19,7 @@ from offpolicy.learning.methods import METHODS, Method, find_method
 from offpolicy.learning.monitors import HeldOut, Monitor, held_out_metric, is_ranking, monitor_of
 from offpolicy.learning.rows import Integers, RowInputs
 from offpolicy.learning.schedule import Alternate, Pretrained, Schedule
-from offpolicy.learning.supply import Supply
+from offpolicy.learning.supply import Supply, asks_for_logging
 from offpolicy.learning.surrogate import Plan, Surrogate
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import FeatureTable, LoggedData
@@ -211,7 +211,7 @@ def _held_out(valid: LoggedData, rows: RowInputs, supply: Supply, plan: Plan, co
 def _schedule(
     scorer: Scorer, parts: list[tuple[LoggedData, RowInputs]], config: LearnerConfig, method: Method
 ) -> Schedule:
-    if config.schedule == "pretrained" or not (method.needs_logging_policy or config.first_epoch_cap is not None):
+    if config.schedule == "pretrained" or not asks_for_logging(method, config):
         return Pretrained()
     return Alternate(scorer, parts, config, method.needs_uncertainty)
 

@@ -75,6 +75,11 @@ class Method:
         return self.weight != "dm"
 
     @property
+    def weighs(self) -> bool:
+        """Whether logged rewards are weighted by how likely π is to take the action."""
+        return self.weight is not None and self.corrects
+
+    @property
     def needs_logging_policy(self) -> bool:
         """Whether it needs β̂."""
         return bool(self.inputs & LOGGING_INPUTS) or self.selection is not None

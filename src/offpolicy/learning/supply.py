@@ -50,10 +50,7 @@ class Supply:
             return fit_logging_policy(self.log, self.given_logging, seed=self.config.seed)
         if self.given_logging is not None:
             return self.given_logging
-        needed = self.method.needs_logging_policy or (
-            self.config.first_epoch_cap is not None and self.method.weight is not None
-        )
-        if not needed or self._alternates:
+        if self._alternates or not asks_for_logging(self.method, self.config):
             return None
         return fit_logging_policy(self.log, self.config.scorer, seed=self.config.seed)
 
@@ -176,6 +173,11 @@ class Supply:
                 "model='linear' or 'two_tower', or set schedule='alternate'."
             )
         return scorer
+
+
+def asks_for_logging(method: Method, config: LearnerConfig) -> bool:
+    """Whether β̂ is needed: by the method, or by the capped ratio that stands for its weight in the first epoch."""
+    return method.needs_logging_policy or (config.first_epoch_cap is not None and method.weighs)
 
 
 def row_rewards(model: RewardModel, log: LoggedData) -> Tensor:

@@ -154,7 +154,7 @@ class Trainer:
     def _surrogate(self, epoch: int) -> Surrogate:
         """The surrogate of an epoch: capped in the first where asked, with fresh moments where there are any."""
         plan, cap, live = self.surrogate.plan, self.config.first_epoch_cap, self.surrogate.live
-        if epoch == 0 and cap is not None and plan.method.weight is not None and plan.method.corrects:
+        if epoch == 0 and cap is not None and plan.method.weighs:
             plan = plan.capped(cap)
         if self.schedule.joint(epoch):
             live = self.schedule.scorer

@@ -108,8 +108,8 @@ class _TotalExpectation(torch.autograd.Function):
         d_states = torch.zeros_like(states) if needs[0] else None
         d_weights = torch.zeros_like(weights) if needs[1] else None
         d_bias = torch.zeros_like(bias) if needs[2] and bias is not None else None
-        for part, log_prob in iterate_log_probs(states, weights, bias):
-            prob, found = log_prob.exp_(), values(part)
+        for part, logits in iterate_logits(states, weights, bias):
+            prob, found = torch.softmax(logits, 1, out=logits), values(part)
             mean = torch.linalg.vecdot(prob, found)
             total += mean @ counts[part]
             slope = prob.mul_(found.sub(mean.unsqueeze(1)).mul_(counts[part].unsqueeze(1)))  # (tile, actions)
