@@ -126,8 +126,8 @@ class Head:
         self.buffer = weights.new_empty(self.chunk * _padded(self.tile))
         self.safe = math.log2(torch.finfo(weights.dtype).max) / 2 - 4  # powers of two far from over- and underflow
         self.reach: tuple[float, float] | None = None
-        """The longest weight vector and the largest bias, where there are tiles enough to ask for them."""
-        if self.tile < contexts:
+        """The longest weight vector and the largest bias, where there are numbers enough for the question to pay."""
+        if contexts * actions > TILE_NUMBERS:
             longest = float(torch.linalg.vector_norm(weights, dim=1).amax())
             self.reach = longest, 0.0 if self.bias is None else float(self.bias.abs().amax())
 
@@ -150,7 +150,7 @@ class Head:
 
     def is_safe(self, scaled: Tensor) -> bool:
         """Whether no exponential of the tile can overflow, nor all of a context's underflow."""
-        if self.reach is None:  # to find out takes longer than to subtract the maximum of a single tile
+        if self.reach is None:  # to find out would take longer than to subtract the maximum
             return False
         longest, largest = self.reach
         return float(torch.linalg.vector_norm(scaled, dim=0).amax()) * longest + largest < self.safe
