@@ -50,15 +50,23 @@ def test_in_batch_finds_a_lift_and_with_the_correction_the_propensities() -> Non
 @pytest.mark.parametrize("frequency", [None, torch.tensor([3.0, 1.0, 2.0, 5.0, 1.0, 1.0], dtype=torch.float64)])
 def test_in_batch_equals_the_diagonal_of_rows_against_rows(frequency: Tensor | None) -> None:
     generator = torch.Generator().manual_seed(0)
-    states, weights = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (4, 6))
-    bias = torch.randn(6, generator=generator, dtype=torch.float64)
+    shapes = ((4, 3), (6, 3), (6,))
+    states, weights, bias = (torch.randn(n, generator=generator, dtype=torch.float64).requires_grad_() for n in shapes)
     row_context, row_action = torch.tensor([3, 0, 1, 1, 3, 0]), torch.tensor([5, 2, 2, 0, 5, 3])
     logits = states[row_context] @ weights[row_action].t() + bias[row_action]
     if frequency is not None:
         logits = logits - frequency[row_action].log()
     expected = torch.log_softmax(logits, 1).diagonal()
-    found = InBatch(frequency).log_prob(states, weights, bias, row_context, row_action)
-    torch.testing.assert_close(found, expected)
+    head = (states, weights, bias, row_context, row_action)
+    torch.testing.assert_close(InBatch(frequency).log_prob(*head), expected)
+
+    scale = torch.tensor([0.5, 0.0, 2.0, -1.0, 3.0, 1.0], dtype=torch.float64)
+    reference = (expected.detach().exp() * scale * expected).sum()
+    surrogate = InBatch(frequency).surrogate(*head, lambda log_prob, places: log_prob.exp() * scale[places])
+    torch.testing.assert_close(surrogate, reference)
+    moving = (states, weights, bias)
+    for one, other in zip(torch.autograd.grad(surrogate, moving), torch.autograd.grad(reference, moving), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def dense_sampled(head: tuple[Tensor, Tensor, Tensor], rows: tuple[Tensor, Tensor], proposal: Tensor, s: int) -> Tensor:

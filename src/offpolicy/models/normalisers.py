@@ -6,14 +6,14 @@ or for `in_batch` its own probability as some published code does.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.models.softmax import log_normaliser, logged_log_prob, weighted, weighted_log_likelihood
-from offpolicy.models.tiles import Coefficients
+from offpolicy.models.tiles import Coefficients, Places
 
 
 class Normaliser(Protocol):
@@ -93,11 +93,39 @@ class InBatch(Normaliser):
         self, states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Tensor, row_action: Tensor
     ) -> Tensor:
         """log of the share of the logged action among the batch's actions."""
+        own = self._present(weights, bias, row_action)
+        return logged_log_prob(states, own.weights, own.bias, row_context, own.place) - own.repeats
+
+    def surrogate(
+        self,
+        states: Tensor,
+        weights: Tensor,
+        bias: Tensor | None,
+        row_context: Tensor,
+        row_action: Tensor,
+        coefficients: Coefficients,
+        *,
+        together: bool = False,
+    ) -> Tensor:
+        """Value and gradient in one fused pass over the batch's actions."""
+        own = self._present(weights, bias, row_action)
+        constant = states.new_zeros(())
+
+        def shifted(log_prob: Tensor, places: Places) -> Tensor:
+            repeats = own.repeats[places]
+            row = coefficients(log_prob - repeats, places) if callable(coefficients) else coefficients[places]
+            constant.add_((row * repeats).sum().detach())
+            return row
+
+        head = (states, own.weights, own.bias, row_context, own.place)
+        return weighted_log_likelihood(*head, shifted, together=together) - constant
+
+    def _present(self, weights: Tensor, bias: Tensor | None, row_action: Tensor) -> "_Present":
         actions, place, counts = torch.unique(row_action, return_inverse=True, return_counts=True)
-        log_count = counts.to(states.dtype).log()
+        log_count = counts.to(weights.dtype).log()
         offset = log_count
         if self.frequency is not None:
-            frequency = self.frequency[actions].to(states.dtype)
+            frequency = self.frequency[actions].to(weights.dtype)
             if not bool((frequency > 0).all()):
                 action = int(actions[(frequency <= 0).nonzero()[0]])
                 raise ParameterError(
@@ -105,9 +133,16 @@ class InBatch(Normaliser):
                     "Count frequencies on the log that is trained on, or smooth them."
                 )
             offset = log_count - frequency.log()
-        chosen_weights, chosen_bias = _chosen(weights, bias, actions, offset)
-        repeats: Tensor = log_count[place]
-        return logged_log_prob(states, chosen_weights, chosen_bias, row_context, place) - repeats
+        return _Present(*_chosen(weights, bias, actions, offset), place, log_count[place])
+
+
+class _Present(NamedTuple):
+    """The actions of a batch, as a head in which one that occurs n times has the weight of n."""
+
+    weights: Tensor  # (actions, d)
+    bias: Tensor  # (actions,)
+    place: Tensor  # (rows,) of each row's action among them
+    repeats: Tensor  # (rows,) log of how often it occurs
 
 
 @dataclass(frozen=True)
