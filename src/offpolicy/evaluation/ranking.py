@@ -125,7 +125,6 @@ class TopHits:
         """Rank all actions by a tile of scores, (users, actions), except the excluded ones; users count from 0."""
         n_users, n_actions = scores.shape
         candidates = np.full(n_users, n_actions)
-        _refuse_nan(bool(scores.isnan().any()))
         if excluded is not None:
             positives, candidates = positives.without(excluded), candidates - excluded.sizes
             scores = scores.clamp(min=torch.finfo(scores.dtype).min)  # a copy; nothing else is at −∞ now
@@ -155,9 +154,11 @@ def _refuse_nan(found: Any) -> None:
 def top_actions(scores: Tensor, places: int) -> Tensor:
     """The best actions of each row of scores, best first; of equal scores the lower code, exactly."""
     places = min(places, scores.shape[1])
-    values, index = scores.topk(places, dim=1)
+    values, index = scores.topk(min(places + 1, scores.shape[1]), dim=1)
+    _refuse_nan(bool(values.isnan().any()))  # where there is one, it comes first
+    values, index, next_value = values[:, :places], index[:, :places], values[:, places:]
     last = values[:, -1:]
-    crowded = (scores >= last).sum(1) > places  # more actions share the last place than fit
+    crowded = (next_value == last).any(1)  # more actions share the last place than fit
     if crowded.any():
         level = scores[crowded] == last[crowded]
         above = scores[crowded] > last[crowded]
