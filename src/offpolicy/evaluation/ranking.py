@@ -19,6 +19,7 @@ from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.datasets.ranking_data import CandidateLists
 from offpolicy.errors import ParameterError
 from offpolicy.log import FeatureTable
+from offpolicy.models.all_actions import best_first
 from offpolicy.policies import Policy, context_tiles
 
 NoPositives: TypeAlias = Literal["zero", "drop"]
@@ -153,21 +154,8 @@ def _refuse_nan(found: Any) -> None:
 
 def top_actions(scores: Tensor, places: int) -> Tensor:
     """The best actions of each row of scores, best first; of equal scores the lower code, exactly."""
-    places = min(places, scores.shape[1])
-    values, index = scores.topk(min(places + 1, scores.shape[1]), dim=1)
-    _refuse_nan(bool(values.isnan().any()))  # where there is one, it comes first
-    values, index, next_value = values[:, :places], index[:, :places], values[:, places:]
-    last = values[:, -1:]
-    crowded = (next_value == last).any(1)  # more actions share the last place than fit
-    if crowded.any():
-        level = scores[crowded] == last[crowded]
-        above = scores[crowded] > last[crowded]
-        room = places - above.sum(1, keepdim=True)
-        chosen = above | (level & (level.cumsum(1, dtype=torch.int32) <= room))
-        index[crowded] = chosen.nonzero()[:, 1].reshape(-1, places)
-    index = index.sort(dim=1).values
-    order = scores.gather(1, index).sort(dim=1, descending=True, stable=True).indices
-    return index.gather(1, order)
+    _refuse_nan(bool(scores.amax(1).isnan().any()))  # the largest is NaN where any is
+    return best_first(scores, min(places, scores.shape[1]))[0]
 
 
 @dataclass(frozen=True, eq=False)

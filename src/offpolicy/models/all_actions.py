@@ -145,22 +145,27 @@ def top_k(states: Tensor, weights: Tensor, bias: Tensor | None, k: int) -> tuple
     actions = torch.empty(len(states), k, dtype=torch.int64, device=states.device)
     scores = states.new_empty(len(states), k)
     for part, logits in iterate_logits(states, weights, bias):
-        found = torch.topk(logits, min(k + 1, len(weights)), dim=1)
-        best = found.indices[:, :k].clone()
-        undecided = (found.values[:, k - 1] == found.values[:, -1]).nonzero().squeeze(1)
-        if k < len(weights) and len(undecided):
-            best[undecided] = _lowest_of_equals(logits[undecided], found.values[undecided, k - 1 : k], k)
-        best = best.sort(1).values
-        ordered = logits.gather(1, best).sort(dim=1, descending=True, stable=True)
-        actions[part], scores[part] = best.gather(1, ordered.indices), ordered.values
+        actions[part], scores[part] = best_first(logits, k)
     return actions, scores
 
 
-def _lowest_of_equals(logits: Tensor, last: Tensor, k: int) -> Tensor:
-    """The k best actions of each context where several share the k-th logit: the lowest of those."""
-    above, equal = logits > last, logits == last
+def best_first(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best actions of each row of scores, and their scores; of equal scores the lowest action, exactly."""
+    found = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    best, last = found.indices[:, :k].clone(), found.values[:, k - 1 : k]
+    crowded = (found.values[:, k:] == last).any(1).nonzero().squeeze(1)  # more share the last place than fit
+    if len(crowded):
+        best[crowded] = _lowest_of_equals(scores[crowded], last[crowded], k)
+    best = best.sort(1).values
+    ordered = scores.gather(1, best).sort(dim=1, descending=True, stable=True)
+    return best.gather(1, ordered.indices), ordered.values
+
+
+def _lowest_of_equals(scores: Tensor, last: Tensor, k: int) -> Tensor:
+    """The k best actions of each row where several share the k-th score: the lowest of those."""
+    above, equal = scores > last, scores == last
     room = k - above.sum(1, keepdim=True)
-    chosen = above | (equal & (equal.cumsum(1) <= room))
+    chosen = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= room))
     return chosen.nonzero()[:, 1].view(-1, k)
 
 
