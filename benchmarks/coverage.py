@@ -24,10 +24,10 @@ from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.evaluate import GAMMA, _lambdas, log_driven
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.evaluation.preflight import preflight
-from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.logging_policy import fit_logging_policy
 from offpolicy.models.scorers import LinearScorer
+from offpolicy.propensity import fit_logging_policy
+from offpolicy.rewards.pooled import PooledRewardModel
 from offpolicy.uncertainty import row_uncertainty
 from settings import SETTINGS, World
 

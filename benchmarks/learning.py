@@ -29,7 +29,7 @@ from offpolicy.estimators import weight
 from offpolicy.learning.learn import prepare_training
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy.ladder import RecordedPolicy
+from offpolicy.propensity.models import RecordedPolicy
 
 THREADS = 2
 CONTEXTS, QUICK_CONTEXTS, ACTIONS, D, ROWS = 11_146, 1_500, 30_938, 64, 100

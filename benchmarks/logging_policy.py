@@ -21,11 +21,11 @@ import torch
 from figures import Figure, arguments, extra_peak_bytes, output_of_child, seconds_in_turns
 from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld
 from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData
-from offpolicy.logging_policy import FittedModel
 from offpolicy.models.epochs import ContextBatches, ascend
 from offpolicy.models.normalisers import Full
 from offpolicy.models.scorers import LinearScorer, linear_scorer
 from offpolicy.policies import ScorerPolicy, tensor
+from offpolicy.propensity import FittedModel
 from offpolicy.uncertainty import uncertainty_of
 
 ROWS_PER_CONTEXT = 100

@@ -22,8 +22,8 @@ import torch
 from figures import Figure, arguments
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData
-from offpolicy.logging_policy import fit_logging_policy
 from offpolicy.policies import tensor
+from offpolicy.propensity import fit_logging_policy
 from offpolicy.uncertainty import (
     FORMS,
     METHODS,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.errors import DivergedError, OffPolicyError
-from offpolicy.experiments.reproduction.plan import Plan
-from offpolicy.experiments.reproduction.recipe import Recipe
+from offpolicy.paper.plan import Plan
+from offpolicy.paper.recipe import Recipe
 
 CALLS = "calls.txt"
 

@@ -10,11 +10,10 @@ if TYPE_CHECKING:
     from offpolicy.artifacts import load_policy, save_policy
     from offpolicy.errors import LogError, OffPolicyError, ParameterError
     from offpolicy.estimators import ESTIMATORS, OFFICIAL, weight
-    from offpolicy.evaluation import evaluate
-    from offpolicy.evaluation.propensities import audit, propensity_ladder
+    from offpolicy.evaluation import audit, evaluate, propensity_ladder
     from offpolicy.learning import LearnerConfig, learn_policy
     from offpolicy.log import LoggedData, from_obp, read_log, to_obp
-    from offpolicy.logging_policy import fit_logging_policy
+    from offpolicy.propensity import fit_logging_policy
     from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
 
 __version__ = "0.1.0"
@@ -27,14 +26,14 @@ _HOME = {
     "LoggedData": "offpolicy.log",
     "OffPolicyError": "offpolicy.errors",
     "ParameterError": "offpolicy.errors",
-    "audit": "offpolicy.evaluation.propensities",
+    "audit": "offpolicy.evaluation",
     "calibrate_gamma": "offpolicy.uncertainty",
     "evaluate": "offpolicy.evaluation",
-    "fit_logging_policy": "offpolicy.logging_policy",
+    "fit_logging_policy": "offpolicy.propensity",
     "from_obp": "offpolicy.log",
     "learn_policy": "offpolicy.learning",
     "load_policy": "offpolicy.artifacts",
-    "propensity_ladder": "offpolicy.evaluation.propensities",
+    "propensity_ladder": "offpolicy.evaluation",
     "read_log": "offpolicy.log",
     "row_uncertainty": "offpolicy.uncertainty",
     "save_policy": "offpolicy.artifacts",

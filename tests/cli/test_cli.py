@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from offpolicy.experiments.demo import run_demo
+from offpolicy.workflows.demo import run_demo
 from small_log import run
 
 COMMAND = str(Path(sys.executable).with_name("offpolicy"))
@@ -103,14 +103,14 @@ def test_the_demo_estimates_propensities_nearly_as_good_as_the_truth(tmp_path: P
 
 
 def test_a_users_error_is_one_paragraph_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    import offpolicy.experiments.demo
+    import offpolicy.workflows
     from offpolicy.cli import main
     from offpolicy.errors import LogError
 
     def fail(*_: object) -> None:
         raise LogError("Column 'reward' holds NaN in row 3. Drop that row.")
 
-    monkeypatch.setattr(offpolicy.experiments.demo, "run_demo", fail)
+    monkeypatch.setattr(offpolicy.workflows, "run_demo", fail)
     monkeypatch.setattr(sys, "argv", ["offpolicy", "demo"])
     with pytest.raises(SystemExit) as stop:
         main()

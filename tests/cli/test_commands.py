@@ -278,7 +278,7 @@ def test_the_commands_page_is_current() -> None:
 
 SPAWNER = """
 import json, os, sys
-import offpolicy.experiments.runs, offpolicy.experiments.shipping
+import offpolicy.workflows.runs, offpolicy.workflows.shipping
 from offpolicy.cli import main
 print("ready", flush=True)
 for line in sys.stdin:

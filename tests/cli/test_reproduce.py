@@ -7,10 +7,10 @@ import pytest
 
 from offpolicy.cli import main
 from offpolicy.cli.reproduction_page import NOT_RUN, refreshed_page, section, source_of, taken
-from offpolicy.experiments.reproduction.recipe import known_recipes, load_recipe
-from offpolicy.experiments.reproduction.reproduce import recipe_folders
-from offpolicy.experiments.reproduction.runner import run
-from offpolicy.experiments.studies import STUDIES
+from offpolicy.paper.recipe import known_recipes, load_recipe
+from offpolicy.paper.reproduce import recipe_folders
+from offpolicy.paper.runner import run
+from offpolicy.paper.studies import STUDIES
 from toy_study import ToyStudy, plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"

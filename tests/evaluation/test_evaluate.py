@@ -8,13 +8,12 @@ import torch
 
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation import EpsilonGreedyPolicy, evaluate
+from offpolicy.evaluation import evaluate
 from offpolicy.evaluation.comparison import holm
-from offpolicy.evaluation.rewards import PooledRewardModel
-from offpolicy.evaluation.targets import as_policy
 from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.logging_policy import fit_logging_policy
-from offpolicy.policies import UniformPolicy, logged_log_prob
+from offpolicy.policies import EpsilonGreedyPolicy, UniformPolicy, as_policy, logged_log_prob
+from offpolicy.propensity import fit_logging_policy
+from offpolicy.rewards.pooled import PooledRewardModel
 
 WORLD = LinearSoftmaxWorld.draw(0, n_actions=8, dimensions=3, temperature=1.5)
 RECORDED = WORLD.log(0, n_contexts=2500)
@@ -173,7 +172,7 @@ def test_holm_is_the_step_down_correction() -> None:
 
 def test_no_table_of_contexts_is_ever_dense_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy function never sees more contexts at once than a tile holds."""
-    import offpolicy.policies as policies
+    import offpolicy.policies.policy as policies
 
     monkeypatch.setattr(policies, "TILE_BYTES", 50 * 8 * 8)
     largest = 0

@@ -8,7 +8,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.evaluation import evaluate
 from offpolicy.evaluation.propensities import audit, propensity_ladder
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import fit_logging_policy
+from offpolicy.propensity import fit_logging_policy
 
 WORLD = LinearSoftmaxWorld.draw(0, n_actions=6, dimensions=3, temperature=1.5)
 RECORDED = WORLD.log(0, n_contexts=1500)

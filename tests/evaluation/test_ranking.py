@@ -231,7 +231,7 @@ def test_policies_are_ranked_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     whole = everything()
-    monkeypatch.setattr("offpolicy.policies.TILE_BYTES", 20 * 8 * 7)  # seven contexts a tile
+    monkeypatch.setattr("offpolicy.policies.policy.TILE_BYTES", 20 * 8 * 7)  # seven contexts a tile
     assert TILE_BYTES > 20 * 8 * 40
     for left, right in zip(whole, everything(), strict=True):
         assert left.summary() == right.summary()

@@ -22,10 +22,10 @@ from offpolicy.learning.monitors import BOUND
 from offpolicy.learning.schedule import batches_of
 from offpolicy.log import LoggedData
 from offpolicy.log.assignment import parts_of_rows
-from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
-from offpolicy.models.reward_model import RewardFitConfig, fit_reward_model
 from offpolicy.models.scorers import Scorer, TwoTowerScorer, linear_scorer
 from offpolicy.policies import Policy, RowPolicy, logged_log_prob
+from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.rewards.cross_fitted import RewardFitConfig, fit_reward_model
 from offpolicy.uncertainty import row_uncertainty
 
 WORLD = LinearSoftmaxWorld.draw(0, n_actions=10, dimensions=3, alignment=0.2)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offpolicy.errors import OffPolicyError
-from offpolicy.experiments.roles import LogSpec, resolve
+from offpolicy.workflows.roles import LogSpec, resolve
 from small_log import a_frame
 
 FRAME = a_frame(40).with_columns(

@@ -10,8 +10,8 @@ import torch
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.errors import ParameterError
 from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData
-from offpolicy.logging_policy import FitConfig, LoggingPolicy, fit_logging_policy
 from offpolicy.policies import tensor
+from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy
 from offpolicy.uncertainty import (
     FORMS,
     bootstrap_errors,

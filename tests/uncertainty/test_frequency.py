@@ -10,7 +10,7 @@ import torch
 
 from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld
 from offpolicy.errors import ParameterError
-from offpolicy.logging_policy import FitConfig, fit_logging_policy
+from offpolicy.propensity import FitConfig, fit_logging_policy
 from offpolicy.uncertainty import frequency_profile, row_uncertainty
 from offpolicy.uncertainty.frequency import bucket
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData
-from offpolicy.logging_policy import FitConfig, LoggingPolicy, fit_logging_policy
+from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy
 from offpolicy.uncertainty import FORMS, Form, calibrate_gamma, row_uncertainty, rows, uncertainty_of
 
 CONTEXTS, ACTIONS, D, RIDGE = 25, 4, 3, 0.7

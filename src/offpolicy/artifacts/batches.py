@@ -8,19 +8,22 @@ from typing import Any
 import polars as pl
 
 from offpolicy.errors import LogError
-from offpolicy.log.files import (
+from offpolicy.log import (
     READ_ERRORS,
     Format,
+    Origin,
+    Part,
     blank_lines_at_end,
+    check_columns,
     column_names,
     expanded,
     format_of,
+    is_path,
+    listed,
+    nearest,
+    read_table,
     separator_of,
 )
-from offpolicy.log.origin import Origin, Part
-from offpolicy.log.parquet import check_columns
-from offpolicy.log.schema import listed, nearest
-from offpolicy.log.tables import is_path, read_table
 
 SEPARATORS = "|;,"  # of lists written as text, in the order in which the reader looks for them
 

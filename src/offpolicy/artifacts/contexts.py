@@ -14,13 +14,20 @@ import numpy.typing as npt
 import polars as pl
 
 from offpolicy.artifacts.errors import ArtifactError
-from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable, Vocabulary
-from offpolicy.log.encode import RawColumns, feature_table, ids
-from offpolicy.log.features import Column
-from offpolicy.log.ids import Id, owned
-from offpolicy.log.origin import Origin
-from offpolicy.models.columns import FittedColumn, IdColumn
-from offpolicy.models.scorers import LinearScorer, LoggingTwoTower, Scorer, TwoTowerScorer
+from offpolicy.log import (
+    BagColumn,
+    CategoricalColumn,
+    Column,
+    FeatureTable,
+    Id,
+    Origin,
+    RawColumns,
+    Vocabulary,
+    feature_table,
+    ids,
+    owned,
+)
+from offpolicy.models import FittedColumn, IdColumn, LinearScorer, LoggingTwoTower, Scorer, TwoTowerScorer
 
 Mask = npt.NDArray[np.bool_]
 

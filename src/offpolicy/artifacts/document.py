@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, NonNegativeInt, Va
 from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.recipes import ScorerRecipe, Strict
 from offpolicy.errors import ParameterError
-from offpolicy.log.ids import Id
+from offpolicy.log import Id
 
 FORMAT = "offpolicy policy"
 VERSION = 1

@@ -26,7 +26,7 @@ from offpolicy.artifacts.tensors import feature_recipes, packed, unpacked
 from offpolicy.atomic import remove_leftovers, whole_folder
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, LoggedData
-from offpolicy.models.scorers import Scorer
+from offpolicy.models import Scorer
 from offpolicy.policies import ScorerPolicy
 
 WEIGHTS, DOCUMENT, CHECKSUMS = "policy.safetensors", "policy.json", "checksums.json"

@@ -29,9 +29,7 @@ from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.atomic import whole_file
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import ParameterError
-from offpolicy.models.columns import IdColumn
-from offpolicy.models.scorers import LinearScorer, LoggingTwoTower, TwoTowerScorer
-from offpolicy.models.towers import Tower
+from offpolicy.models import IdColumn, LinearScorer, LoggingTwoTower, Tower, TwoTowerScorer
 
 LARGEST = 2**31 - 2**24
 """Bytes that one ONNX file may hold, with some room for ids and nodes."""

@@ -8,9 +8,8 @@ import numpy.typing as npt
 import polars as pl
 
 from offpolicy.errors import MissingExtraError, ParameterError
-from offpolicy.log import Vocabulary
-from offpolicy.log.ids import Id
-from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn
+from offpolicy.log import Id, Vocabulary
+from offpolicy.models import FURTHEST, FittedColumn, IdColumn, NumberColumn
 
 ML = "ai.onnx.ml"
 OPSETS = {"": 17, ML: 2}

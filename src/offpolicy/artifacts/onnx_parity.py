@@ -16,7 +16,7 @@ from offpolicy.artifacts.ranking import best
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.errors import MissingExtraError
 from offpolicy.log import BagColumn, CategoricalColumn, EmbeddingColumn, FeatureTable, NumericColumn, Vocabulary
-from offpolicy.models.columns import IdColumn
+from offpolicy.models import IdColumn
 
 TOLERANCE = 1e-4
 """Largest difference of log π, relative to 1 + |log π|; single precision leaves about a hundredth of it."""

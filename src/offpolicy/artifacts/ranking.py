@@ -11,8 +11,7 @@ from torch import Tensor
 
 from offpolicy.artifacts.contexts import Mask
 from offpolicy.log import ActionTable, FeatureTable
-from offpolicy.models.all_actions import iterate_log_probs, top_k
-from offpolicy.models.softmax import log_normaliser
+from offpolicy.models import iterate_log_probs, log_normaliser, top_k
 from offpolicy.policies import ScorerPolicy
 
 Mode: TypeAlias = Literal["greedy", "sample"]

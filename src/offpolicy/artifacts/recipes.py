@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
-from offpolicy.log.ids import Id
+from offpolicy.log import Id
 
 
 class Strict(BaseModel):

@@ -19,8 +19,7 @@ from offpolicy.artifacts.ranking import Mode, best, drawn, recommendations
 from offpolicy.artifacts.writers import table_writer
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.errors import ParameterError
-from offpolicy.log import ActionTable, FeatureTable, LoggedData
-from offpolicy.log.features import Column
+from offpolicy.log import ActionTable, Column, FeatureTable, LoggedData
 from offpolicy.policies import ScorerPolicy
 from offpolicy.seeding import generator
 

@@ -16,13 +16,13 @@ from offpolicy.log import (
     ActionTable,
     BagColumn,
     CategoricalColumn,
+    Column,
     EmbeddingColumn,
     FeatureTable,
     NumericColumn,
     Vocabulary,
 )
-from offpolicy.log.features import Column
-from offpolicy.models.scorers import Scorer, build_scorer
+from offpolicy.models import Scorer, build_scorer
 from offpolicy.policies import tensor
 
 SCORER = "scorer."

@@ -10,7 +10,7 @@ import pyarrow.parquet
 
 from offpolicy.atomic import whole_file
 from offpolicy.errors import ParameterError
-from offpolicy.log.files import SUFFIXES, Format
+from offpolicy.log import SUFFIXES, Format
 
 
 def output_format(path: Path) -> Format:

@@ -10,7 +10,7 @@ from offpolicy.cli import printing
 from offpolicy.cli.options import Config
 
 if TYPE_CHECKING:
-    from offpolicy.experiments.demo import DemoResult, Propensities
+    from offpolicy.workflows import DemoResult, Propensities
 
 
 def demo(
@@ -21,8 +21,8 @@ def demo(
     config: Config = None,
 ) -> None:
     """Write a log without propensities, inspect it, learn, evaluate and report, and compare with the known truth."""
-    from offpolicy.experiments.demo import run_demo
-    from offpolicy.report.html import write_report
+    from offpolicy.report import write_report
+    from offpolicy.workflows import run_demo
 
     result = run_demo(out, seed, contexts, actions)
     page = write_report(result.judged, result.judged / "report.html")

@@ -70,7 +70,7 @@ def evaluate(
     the rows it was not learned from.
     """
     from offpolicy.cli.printing import lines, print_json, show_evaluation
-    from offpolicy.experiments.runs import run_evaluate
+    from offpolicy.workflows import run_evaluate
 
     named = named_policies(policy or ())
     if not named:

@@ -21,7 +21,7 @@ def export(
 ) -> None:
     """Write a policy as ONNX, with the encoding of the columns and all ids inside. Needs the extra `onnx`."""
     from offpolicy.cli.printing import facts, print_json
-    from offpolicy.experiments.shipping import run_export
+    from offpolicy.workflows import run_export
 
     found = run_export(directory, onnx, check=check, k=k)
     if as_json:

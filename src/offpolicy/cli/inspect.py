@@ -43,7 +43,7 @@ def inspect(
     Columns that are not named get their roles from their names: action, item_id, arm, ...; reward, click, ...;
     propensity, pscore, ...; timestamp; every other column is context.
     """
-    from offpolicy.experiments.inspection import run_inspect
+    from offpolicy.workflows import run_inspect
 
     found = run_inspect(log_spec(ctx), seed)
     if as_json:

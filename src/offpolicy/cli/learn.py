@@ -70,7 +70,7 @@ def learn(
     what `offpolicy report OUT` shows. Of several methods the one with the highest low end is OUT/policy.
     """
     from offpolicy.cli.printing import lines, print_json, show_evaluation
-    from offpolicy.experiments.runs import run_learn
+    from offpolicy.workflows import run_learn
 
     options = Invocation.of(ctx).options(seed, level, logging_model, ladder)
     changes = learning_settings(scorer, epochs, set_)

@@ -14,8 +14,7 @@ import typer
 from offpolicy.errors import ParameterError
 
 if TYPE_CHECKING:
-    from offpolicy.experiments.results_file import RunOptions
-    from offpolicy.experiments.roles import LogSpec
+    from offpolicy.workflows import LogSpec, RunOptions
 
 NOT_IN_FILES = ("config", "help")
 SINGLE = ("action", "reward", "propensity", "cluster", "timestamp", "actions")
@@ -103,14 +102,14 @@ class Invocation:
 
     def options(self, seed: int, level: float, logging_model: str | None, ladder: bool) -> "RunOptions":
         """As the runs take them."""
-        from offpolicy.experiments.results_file import RunOptions
+        from offpolicy.workflows import RunOptions
 
         return RunOptions(seed, level, logging_model, ladder, self.command, self.config)
 
 
 def log_spec(context: typer.Context) -> "LogSpec":
     """The log and its columns as the options of a command say."""
-    from offpolicy.experiments.roles import LogSpec
+    from offpolicy.workflows import LogSpec
 
     given = context.params
     single: dict[str, Any] = {name: given.get(name) for name in SINGLE}

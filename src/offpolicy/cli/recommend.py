@@ -34,7 +34,7 @@ def recommend(
     it as the propensity of the next log.
     """
     from offpolicy.cli.printing import facts, print_json
-    from offpolicy.experiments.shipping import run_recommend
+    from offpolicy.workflows import run_recommend
 
     found = run_recommend(directory, contexts, out, k=k, mode=mode, seed=seed, keep=tuple(keep or ()))
     if as_json:

@@ -21,7 +21,7 @@ def report(
     Runs are made by `offpolicy learn --out DIR` and `offpolicy evaluate --out DIR`.
     """
     from offpolicy.cli.printing import facts, print_json
-    from offpolicy.report.html import write_report
+    from offpolicy.report import write_report
 
     folder = Path(directory).expanduser()
     results = folder / "results.json"

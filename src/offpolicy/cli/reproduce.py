@@ -13,8 +13,8 @@ from offpolicy.errors import ParameterError
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from offpolicy.experiments.reproduction.recipe import Recipe
-    from offpolicy.report.figures import Chart
+    from offpolicy.paper import Recipe
+    from offpolicy.report import Chart
 
 
 def reproduce(
@@ -63,8 +63,8 @@ def reproduce(
         raise ParameterError("Name a recipe; offpolicy reproduce --list shows them.")
     if redraw not in (None, "all", "policy"):
         raise ParameterError(f"--redraw must be all or policy, but it is {redraw!r}.")
-    from offpolicy.experiments.reproduction.reproduce import Budget
-    from offpolicy.experiments.reproduction.reproduce import reproduce as run
+    from offpolicy.paper import Budget
+    from offpolicy.paper import reproduce as run
 
     folder = Path(out).expanduser() if out else Path("reproduction") / Path(name).stem
     files = run(
@@ -83,14 +83,14 @@ def reproduce(
 
 def page(recipe: "Recipe", sections: "Sequence[Markup]", rows: Sequence[dict[str, Any]]) -> str:
     """The page of a recipe, with its figure where it has one."""
-    from offpolicy.report.reproduction import reproduction_page
+    from offpolicy.report import reproduction_page
 
     return reproduction_page(recipe.title, sections, charts(recipe, rows))
 
 
 def charts(recipe: "Recipe", rows: Sequence[dict[str, Any]]) -> "list[Chart]":
     """The charts of a recipe that is a figure."""
-    from offpolicy.report.reproduction import grid_charts, profile_charts
+    from offpolicy.report import grid_charts, profile_charts
 
     if recipe.figure == "grid":
         labels = dict.fromkeys(row["label"] for row in rows)
@@ -104,7 +104,7 @@ def charts(recipe: "Recipe", rows: Sequence[dict[str, Any]]) -> "list[Chart]":
 
 def _list(as_json: bool) -> None:
     from offpolicy.cli.printing import print_json, table
-    from offpolicy.experiments.reproduction.recipe import known_recipes, load_recipe
+    from offpolicy.paper import known_recipes, load_recipe
 
     found = {name: load_recipe(name).title for name in known_recipes()}
     if as_json:

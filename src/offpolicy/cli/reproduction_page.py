@@ -9,12 +9,18 @@ from pathlib import Path
 
 from offpolicy.atomic import write_whole
 from offpolicy.cli.reproduce import charts
-from offpolicy.experiments.json_lines import Row, read_rows
-from offpolicy.experiments.marked_pages import with_tables
-from offpolicy.experiments.reproduction.formats import markdown
-from offpolicy.experiments.reproduction.recipe import Recipe, known_recipes, load_recipe
-from offpolicy.experiments.reproduction.tables import make_table, measured
-from offpolicy.report.reproduction import standalone
+from offpolicy.paper import (
+    Recipe,
+    Row,
+    known_recipes,
+    load_recipe,
+    make_table,
+    markdown,
+    measured,
+    read_rows,
+    with_tables,
+)
+from offpolicy.report import standalone
 
 NOT_RUN = "*Not run yet.*\n"
 

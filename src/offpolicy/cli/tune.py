@@ -56,8 +56,8 @@ def tune(
     where it stood. The settings found are ready for `offpolicy learn --set NAME=VALUE`. Needs the extra `tuning`.
     """
     from offpolicy.cli.printing import lines, print_json, table
-    from offpolicy.experiments.results_file import plain
-    from offpolicy.experiments.runs import run_tune
+    from offpolicy.json_values import plain
+    from offpolicy.workflows import run_tune
 
     options = Invocation.of(ctx).options(seed, 0.95, logging_model, False)
     changes = learning_settings(scorer, epochs, set_)

@@ -12,8 +12,7 @@ from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.datasets.location import check_known_counts, find_data
 from offpolicy.datasets.ranking_data import CandidateLists, RankingData
 from offpolicy.errors import LogError
-from offpolicy.log import ActionTable, BagColumn, CategoricalColumn, FeatureTable, LoggedData, Vocabulary
-from offpolicy.log.features import Column
+from offpolicy.log import ActionTable, BagColumn, CategoricalColumn, Column, FeatureTable, LoggedData, Vocabulary
 
 FILES = ("big_matrix.csv", "small_matrix.csv", ("item_categories.csv", "item_feat.csv"))
 BIG = {"rows": 12_530_806, "users": 7_176, "videos": 10_728}

@@ -5,11 +5,17 @@ from typing import Literal, TypeAlias
 
 from offpolicy.checks import check_choice
 from offpolicy.datasets.location import check_known_counts, find_data
-from offpolicy.log import ActionTable, LoggedData, Vocabulary, read_log
-from offpolicy.log.encode import RawColumns, feature_table
-from offpolicy.log.features import Kind
-from offpolicy.log.tables import read_table
-from offpolicy.log.text import typed_text
+from offpolicy.log import (
+    ActionTable,
+    Kind,
+    LoggedData,
+    RawColumns,
+    Vocabulary,
+    feature_table,
+    read_log,
+    read_table,
+    typed_text,
+)
 
 LoggingPolicy: TypeAlias = Literal["random", "bts"]
 Campaign: TypeAlias = Literal["all", "men", "women"]

@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import LogError
-from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.log.ids import Codes, owned, sealed
+from offpolicy.log import Codes, FeatureTable, LoggedData, owned, sealed
 from offpolicy.seeding import generator
 
 FRACTION = Range(0.0, 1.0, include_low=False, include_high=False)

@@ -9,18 +9,25 @@ from offpolicy.estimators import (  # isort: skip
     robust as robust,
     official as official,
 )
+from offpolicy.estimators.logspace import LOG_LIMIT, SPREAD_LIMIT, bounded_exp, log_floor, spread
 from offpolicy.estimators.official import OFFICIAL, OfficialProfile
-from offpolicy.estimators.registry import ESTIMATORS, INPUTS, Estimator, HyperParameter, estimator, weight
+from offpolicy.estimators.registry import ESTIMATORS, INPUTS, Estimator, Hyper, HyperParameter, estimator, weight
 from offpolicy.estimators.uncertainty_aware import worst_case_cap
 
 __all__ = [
     "ESTIMATORS",
     "INPUTS",
+    "LOG_LIMIT",
     "OFFICIAL",
+    "SPREAD_LIMIT",
     "Estimator",
+    "Hyper",
     "HyperParameter",
     "OfficialProfile",
+    "bounded_exp",
     "estimator",
+    "log_floor",
+    "spread",
     "weight",
     "worst_case_cap",
 ]

@@ -1,7 +1,54 @@
 """What a policy is worth, told from a log: inputs, the one value formula, intervals, pre-flight and verdict."""
 
-from offpolicy.evaluation.evaluate import evaluate
+from offpolicy.evaluation.auto import auto_estimate
+from offpolicy.evaluation.clusters import clustered
+from offpolicy.evaluation.comparison import compare
+from offpolicy.evaluation.evaluate import GAMMA, evaluate, log_driven
+from offpolicy.evaluation.hyper import plug_in_lambda
+from offpolicy.evaluation.inputs import (
+    ALL_ACTION_INPUTS,
+    CONTEXT_SUMS,
+    TOP_P_INPUTS,
+    RewardModel,
+    log_count_prob,
+    weight_inputs,
+)
+from offpolicy.evaluation.intervals.registry import LEVEL
+from offpolicy.evaluation.preflight import preflight
+from offpolicy.evaluation.propensities import audit, propensity_ladder
+from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
 from offpolicy.evaluation.results import Evaluation, PolicyEvaluation
-from offpolicy.evaluation.targets import EpsilonGreedyPolicy, as_policy
+from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.value import PointEstimate, Terms, value
 
-__all__ = ["EpsilonGreedyPolicy", "Evaluation", "PolicyEvaluation", "as_policy", "evaluate"]
+__all__ = [
+    "ALL_ACTION_INPUTS",
+    "CONTEXT_SUMS",
+    "GAMMA",
+    "LEVEL",
+    "TOP_P_INPUTS",
+    "ActionSets",
+    "Evaluation",
+    "PointEstimate",
+    "PolicyEvaluation",
+    "PolicyRows",
+    "Ranking",
+    "RankingSums",
+    "RewardModel",
+    "Terms",
+    "audit",
+    "auto_estimate",
+    "clustered",
+    "compare",
+    "evaluate",
+    "log_count_prob",
+    "log_driven",
+    "plug_in_lambda",
+    "preflight",
+    "propensity_ladder",
+    "rank_all",
+    "rank_lists",
+    "top_actions",
+    "value",
+    "weight_inputs",
+]

@@ -18,13 +18,12 @@ from offpolicy.evaluation.intervals.registry import LEVEL
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import refit_bootstrap, worst_case_band
 from offpolicy.evaluation.results import EstimatorResult, Evaluation, PolicyEvaluation, Scale, Sensitivity
-from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.evaluation.targets import ColumnPolicy, as_policy
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
-from offpolicy.policies import Policy
+from offpolicy.policies import ColumnPolicy, Policy, as_policy
 from offpolicy.progress import progress
+from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.rewards import PooledRewardModel
 from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")

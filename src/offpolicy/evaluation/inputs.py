@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators.logspace import log_floor
+from offpolicy.estimators import log_floor
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.policies import Policy, logged_log_prob, row_tiles, tensor, tile_log_probs
 

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.evaluation.targets import ColumnPolicy
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import LoggingPolicy
-from offpolicy.models.encoders import DesignMatrix
-from offpolicy.policies import Policy, row_tiles, tensor, tile_log_probs
+from offpolicy.models import DesignMatrix
+from offpolicy.policies import ColumnPolicy, Policy, row_tiles, tensor, tile_log_probs
+from offpolicy.propensity import LoggingPolicy
 
 Answer = Literal["answerable", "answerable on part", "run an experiment"]
 

@@ -9,17 +9,15 @@ import numpy.typing as npt
 from scipy.stats import norm
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators import ESTIMATORS
-from offpolicy.estimators.logspace import spread
+from offpolicy.estimators import ESTIMATORS, spread
 from offpolicy.evaluation.auto import WEIGHTS_ONLY, WITH_REWARDS, auto_estimate
 from offpolicy.evaluation.intervals import Interval, worst_case_self_normalised
-from offpolicy.evaluation.rewards import PooledRewardModel
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.evaluation.targets import as_policy
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
-from offpolicy.policies import Policy, logged_log_prob, tensor
+from offpolicy.policies import Policy, as_policy, logged_log_prob, tensor
 from offpolicy.progress import progress
+from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.rewards import PooledRewardModel
 from offpolicy.seeding import generator
 
 LADDER = ("uniform", "popularity", "linear", "quadratic", "two_tower")

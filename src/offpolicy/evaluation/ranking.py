@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from offpolicy.checks import Range, check_choice, check_number
-from offpolicy.datasets.ranking_data import CandidateLists
+from offpolicy.datasets import CandidateLists
 from offpolicy.errors import ParameterError
 from offpolicy.log import FeatureTable
-from offpolicy.models.all_actions import best_first
+from offpolicy.models import best_first
 from offpolicy.policies import Policy, context_tiles
 
 NoPositives: TypeAlias = Literal["zero", "drop"]

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators import Estimator
-from offpolicy.estimators.logspace import bounded_exp
+from offpolicy.estimators import Estimator, bounded_exp
 from offpolicy.evaluation.clusters import ClusteredTerms, ClusterSums
 from offpolicy.evaluation.inputs import weight_inputs
-from offpolicy.evaluation.rewards import PooledRewardModel
-from offpolicy.evaluation.targets import ColumnPolicy
 from offpolicy.evaluation.value import Terms
 from offpolicy.log import LoggedData
-from offpolicy.policies import Policy, tensor
+from offpolicy.policies import ColumnPolicy, Policy, tensor
+from offpolicy.rewards import PooledRewardModel
 
 BASIC = ("log_ratio", "log_logging", "uncertainty")
 INDEX_INPUTS = ("action", "context_index")

@@ -9,11 +9,10 @@ from typing import Any, Literal, Self
 
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.errors import ParameterError
-from offpolicy.estimators import OFFICIAL
-from offpolicy.estimators.registry import Hyper
+from offpolicy.estimators import OFFICIAL, Hyper
 from offpolicy.learning.methods import Gradient, Method
 from offpolicy.log import LoggedData
-from offpolicy.models.scorers import Scorer
+from offpolicy.models import Scorer
 
 ScorerMaker = Callable[[LoggedData], Scorer]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators.registry import Hyper
-from offpolicy.evaluation.inputs import RewardModel
+from offpolicy.estimators import Hyper
+from offpolicy.evaluation import RewardModel
 from offpolicy.learning.checkpoints import fingerprint
 from offpolicy.learning.config import LearnerConfig, settle
 from offpolicy.learning.history import Epoch
@@ -22,9 +22,8 @@ from offpolicy.learning.schedule import Alternate, Pretrained, Schedule
 from offpolicy.learning.supply import Supply, asks_for_logging
 from offpolicy.learning.surrogate import Plan, Surrogate
 from offpolicy.learning.trainer import Trainer
-from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.log.assignment import parts_of_rows
-from offpolicy.models.scorers import LinearScorer, Scorer, linear_scorer, two_tower_scorer
+from offpolicy.log import FeatureTable, LoggedData, parts_of_rows
+from offpolicy.models import LinearScorer, Scorer, linear_scorer, two_tower_scorer
 from offpolicy.policies import Policy, ScorerPolicy
 from offpolicy.seeding import torch_generator
 

@@ -7,9 +7,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators import ESTIMATORS, Estimator, HyperParameter
-from offpolicy.estimators.registry import Hyper
-from offpolicy.evaluation.inputs import ALL_ACTION_INPUTS
+from offpolicy.estimators import ESTIMATORS, Estimator, Hyper, HyperParameter
+from offpolicy.evaluation import ALL_ACTION_INPUTS
 from offpolicy.learning.objectives import OBJECTIVES, Objective
 
 Gradient = Literal["frozen", "exact"]

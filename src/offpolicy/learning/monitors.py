@@ -13,17 +13,13 @@ import torch
 from torch import Tensor
 
 from offpolicy.checks import check_choice
-from offpolicy.datasets.ranking_data import CandidateLists
+from offpolicy.datasets import CandidateLists
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation.clusters import clustered
-from offpolicy.evaluation.ranking import ActionSets, RankingSums, rank_all, rank_lists
-from offpolicy.evaluation.value import Terms
+from offpolicy.evaluation import ActionSets, RankingSums, Terms, clustered, rank_all, rank_lists
 from offpolicy.learning.rows import context_inputs
 from offpolicy.learning.surrogate import Surrogate
 from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.models.all_actions import expectation
-from offpolicy.models.epochs import ContextBatches
-from offpolicy.models.softmax import logged_log_prob
+from offpolicy.models import ContextBatches, expectation, logged_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, tensor
 
 HELD_OUT_METRICS = ("value", "lower_bound")

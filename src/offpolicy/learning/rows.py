@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation.inputs import CONTEXT_SUMS, TOP_P_INPUTS, log_count_prob
-from offpolicy.evaluation.ranking import top_actions
+from offpolicy.evaluation import CONTEXT_SUMS, TOP_P_INPUTS, log_count_prob, top_actions
 from offpolicy.log import LoggedData
-from offpolicy.models.all_actions import iterate_log_probs
-from offpolicy.models.epochs import Batch
+from offpolicy.models import Batch, iterate_log_probs
 from offpolicy.policies import Policy, row_tiles, tensor
 
 Integers = npt.NDArray[np.int64]

@@ -10,9 +10,20 @@ from offpolicy.errors import ParameterError
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.rows import Integers, RowInputs
 from offpolicy.log import LoggedData
-from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend
-from offpolicy.models.normalisers import Full, InBatch, Normaliser
-from offpolicy.models.scorers import LoggingTwoTower, Scorer, TwoTowerScorer, logging_two_tower
+from offpolicy.models import (
+    Batch,
+    Batches,
+    ContextBatches,
+    Full,
+    InBatch,
+    LoggingTwoTower,
+    Normaliser,
+    RowBatches,
+    Scorer,
+    TwoTowerScorer,
+    ascend,
+    logging_two_tower,
+)
 from offpolicy.policies import ScorerPolicy
 from offpolicy.seeding import torch_generator
 from offpolicy.uncertainty import SharedMatrix

@@ -9,22 +9,19 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators.registry import Hyper
-from offpolicy.evaluation.inputs import RewardModel
-from offpolicy.evaluation.rewards import PooledRewardModel
+from offpolicy.estimators import Hyper
+from offpolicy.evaluation import RewardModel
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import LOGGING_INPUTS, METHODS, Method
 from offpolicy.learning.monitors import check_rows
 from offpolicy.learning.rows import RowInputs, is_kept, row_inputs
 from offpolicy.learning.surrogate import BatchValues, Plan
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
-from offpolicy.models.all_actions import Values
-from offpolicy.models.epochs import Batch
-from offpolicy.models.reward_model import CrossFittedRewards, RewardFitConfig, fit_reward_model
-from offpolicy.models.scorers import Scorer
+from offpolicy.models import Batch, Scorer, Values
 from offpolicy.policies import Policy, logged_log_prob, row_tiles
-from offpolicy.uncertainty.rows import row_uncertainty, uncertainty_of
+from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.rewards import CrossFittedRewards, PooledRewardModel, RewardFitConfig, fit_reward_model
+from offpolicy.uncertainty import row_uncertainty, uncertainty_of
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,13 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators import ESTIMATORS, Estimator
-from offpolicy.estimators.registry import Hyper
-from offpolicy.evaluation.inputs import ALL_ACTION_INPUTS
+from offpolicy.estimators import ESTIMATORS, Estimator, Hyper
+from offpolicy.evaluation import ALL_ACTION_INPUTS
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import Gradient, Method
 from offpolicy.learning.objectives import Moments, Objective, RowTerms, top_k_factor
 from offpolicy.learning.rows import RowInputs, context_inputs
-from offpolicy.models.all_actions import Values, total_expectation
-from offpolicy.models.epochs import Batch
-from offpolicy.models.normalisers import Full, InBatch, Normaliser
-from offpolicy.models.scorers import Scorer
-from offpolicy.models.tiles import Places
+from offpolicy.models import Batch, Full, InBatch, Normaliser, Places, Scorer, Values, total_expectation
 
 BatchValues = Callable[[Batch, Tensor | None], Values]
 """q̂(x, ·) of a batch's contexts, tile by tile; the fold of each row says which model did not see it."""

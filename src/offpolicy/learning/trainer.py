@@ -30,8 +30,7 @@ from offpolicy.learning.rows import merged_rows
 from offpolicy.learning.schedule import Pretrained, Schedule, batches_of
 from offpolicy.learning.surrogate import Observed, Surrogate
 from offpolicy.log import LoggedData
-from offpolicy.models.epochs import Batch, Batches, climb
-from offpolicy.models.scorers import Scorer
+from offpolicy.models import Batch, Batches, Scorer, climb
 from offpolicy.policies import ScorerPolicy
 from offpolicy.progress import Advance, progress
 from offpolicy.seeding import torch_generator

@@ -1,31 +1,79 @@
 """The log: what was shown to whom and what came of it, checked once and then trusted."""
 
 from offpolicy.log.actions import ActionTable
+from offpolicy.log.assignment import parts_of_rows
+from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.features import (
     BagColumn,
     CategoricalColumn,
+    Column,
     EmbeddingColumn,
     FeatureTable,
+    Kind,
     NumericColumn,
     Vocabulary,
 )
+from offpolicy.log.files import (
+    READ_ERRORS,
+    SUFFIXES,
+    Format,
+    blank_lines_at_end,
+    column_names,
+    expanded,
+    format_of,
+    separator_of,
+)
+from offpolicy.log.formats.obp import from_obp, target_prob_from_obp, to_obp
+from offpolicy.log.formats.vowpal import vowpal_frame
+from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.logged_data import LoggedData
-from offpolicy.log.obp import from_obp, target_prob_from_obp, to_obp
+from offpolicy.log.origin import Origin, Part
+from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import read_log
-from offpolicy.log.schema import LogSchema
+from offpolicy.log.schema import LogSchema, listed, nearest
+from offpolicy.log.tables import is_path, read_table
+from offpolicy.log.text import typed_text
 
 __all__ = [
+    "READ_ERRORS",
+    "SUFFIXES",
     "ActionTable",
     "BagColumn",
     "CategoricalColumn",
+    "Codes",
+    "Column",
     "EmbeddingColumn",
     "FeatureTable",
+    "Format",
+    "Id",
+    "Kind",
     "LogSchema",
     "LoggedData",
     "NumericColumn",
+    "Origin",
+    "Part",
+    "RawColumns",
     "Vocabulary",
+    "blank_lines_at_end",
+    "check_columns",
+    "column_names",
+    "expanded",
+    "feature_table",
+    "format_of",
     "from_obp",
+    "ids",
+    "is_path",
+    "listed",
+    "nearest",
+    "numbers",
+    "owned",
+    "parts_of_rows",
     "read_log",
+    "read_table",
+    "sealed",
+    "separator_of",
     "target_prob_from_obp",
     "to_obp",
+    "typed_text",
+    "vowpal_frame",
 ]

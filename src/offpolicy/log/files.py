@@ -13,8 +13,8 @@ import polars as pl
 
 from offpolicy.errors import LogError
 from offpolicy.log import parquet
+from offpolicy.log.formats.vowpal import vowpal_format, vowpal_frame
 from offpolicy.log.origin import Part, shown
-from offpolicy.log.vowpal import vowpal_format, vowpal_frame
 
 Format: TypeAlias = Literal["parquet", "csv", "ndjson", "dsjson", "cb"]
 

@@ -1,26 +1,74 @@
 """Models of action choice: the exact softmax head, its normalisers, and the scorers that feed it."""
 
-from offpolicy.models.all_actions import expectation, iterate_log_probs, linear_values, sample, top_k
+from offpolicy.models.all_actions import (
+    Values,
+    best_first,
+    expectation,
+    iterate_log_probs,
+    linear_values,
+    sample,
+    top_k,
+    total_expectation,
+)
+from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn
+from offpolicy.models.encoders import DesignMatrix
+from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, climb
 from offpolicy.models.normalisers import Full, InBatch, Normaliser, Sampled
+from offpolicy.models.scorers import (
+    LinearScorer,
+    LoggingTwoTower,
+    Scorer,
+    TwoTowerScorer,
+    build_scorer,
+    linear_scorer,
+    logging_two_tower,
+    two_tower_scorer,
+)
 from offpolicy.models.softmax import (
     log_normaliser,
     logged_log_prob,
     weighted_log_likelihood,
     weighted_log_likelihood_grad,
 )
+from offpolicy.models.tiles import Places
+from offpolicy.models.towers import Tower
 
 __all__ = [
+    "FURTHEST",
+    "Batch",
+    "Batches",
+    "ContextBatches",
+    "DesignMatrix",
+    "FittedColumn",
     "Full",
+    "IdColumn",
     "InBatch",
+    "LinearScorer",
+    "LoggingTwoTower",
     "Normaliser",
+    "NumberColumn",
+    "Places",
+    "RowBatches",
     "Sampled",
+    "Scorer",
+    "Tower",
+    "TwoTowerScorer",
+    "Values",
+    "ascend",
+    "best_first",
+    "build_scorer",
+    "climb",
     "expectation",
     "iterate_log_probs",
+    "linear_scorer",
     "linear_values",
     "log_normaliser",
     "logged_log_prob",
+    "logging_two_tower",
     "sample",
     "top_k",
+    "total_expectation",
+    "two_tower_scorer",
     "weighted_log_likelihood",
     "weighted_log_likelihood_grad",
 ]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.log.features import (
+from offpolicy.log import (
     BagColumn,
     CategoricalColumn,
     Column,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import ParameterError
-from offpolicy.log.features import BagColumn, CategoricalColumn, FeatureTable
+from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable
 from offpolicy.models.columns import FittedColumn, IdColumn, Indexed, NumberColumn, column_from_json
 
 MAX_CATEGORIES = 64

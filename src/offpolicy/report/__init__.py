@@ -1,1 +1,14 @@
-"""Charts and pages from plain numbers; nothing here loads torch."""
+"""Results as pages that open offline; never needs torch."""
+
+from offpolicy.report.figures import Chart
+from offpolicy.report.html import write_report
+from offpolicy.report.reproduction import grid_charts, profile_charts, reproduction_page, standalone
+
+__all__ = [
+    "Chart",
+    "grid_charts",
+    "profile_charts",
+    "reproduction_page",
+    "standalone",
+    "write_report",
+]

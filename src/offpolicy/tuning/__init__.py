@@ -1,17 +1,22 @@
 """Tune any method: search spaces read from signatures, one budget for all, a study that survives being killed."""
 
-from offpolicy.tuning.spaces import PRESETS, Dial, Space, search_space
-from offpolicy.tuning.study import Report, Trial, Tuned, search
-from offpolicy.tuning.tune import HeldOutValue, tune
+from offpolicy.tuning.spaces import PRESETS, Dial, Setting, Space, describe, search_space
+from offpolicy.tuning.study import Objective, Outcome, Report, Trial, Tuned, search
+from offpolicy.tuning.tune import HeldOutValue, Problem, tune
 
 __all__ = [
     "PRESETS",
     "Dial",
     "HeldOutValue",
+    "Objective",
+    "Outcome",
+    "Problem",
     "Report",
+    "Setting",
     "Space",
     "Trial",
     "Tuned",
+    "describe",
     "search",
     "search_space",
     "tune",

@@ -9,19 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offpolicy.evaluation.clusters import clustered
-from offpolicy.evaluation.value import Terms
-from offpolicy.learning import LearnerConfig, Method, find_method, learn_policy
-from offpolicy.learning.checkpoints import fingerprint
-from offpolicy.learning.monitors import BOUND, check_rows, held_out_metric, monitor_of
-from offpolicy.log import LoggedData
-from offpolicy.log.assignment import parts_of_rows
-from offpolicy.logging_policy import LoggingPolicy, fit_logging_policy
-from offpolicy.models.reward_model import RewardFitConfig, fit_reward_model
+from offpolicy.evaluation import Terms, clustered
+from offpolicy.learning import (
+    BOUND,
+    LearnerConfig,
+    Method,
+    check_rows,
+    find_method,
+    fingerprint,
+    held_out_metric,
+    learn_policy,
+    monitor_of,
+)
+from offpolicy.log import LoggedData, parts_of_rows
 from offpolicy.policies import Policy, logged_log_prob, tensor
+from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.rewards import RewardFitConfig, fit_reward_model
 from offpolicy.tuning.spaces import Setting, Space, search_space
 from offpolicy.tuning.study import Outcome, Report, Tuned, search
-from offpolicy.uncertainty.rows import row_uncertainty
+from offpolicy.uncertainty import row_uncertainty
 
 Score = Callable[[Any], float]
 """The number of a policy; larger is better."""

@@ -11,7 +11,7 @@ Shards may be merged in any order; the ridge κ enters once, at `finish`. Everyt
 
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton, BlockUncertainty
 from offpolicy.uncertainty.calibration import METHODS, Calibration, bootstrap_errors, calibrate_gamma, covered
-from offpolicy.uncertainty.factor import row_leave_one_out
+from offpolicy.uncertainty.factor import Normalisation, row_leave_one_out
 from offpolicy.uncertainty.frequency import FrequencyBucket, frequency_profile
 from offpolicy.uncertainty.gauss_newton import (
     EXACT_LIMIT,
@@ -22,7 +22,7 @@ from offpolicy.uncertainty.gauss_newton import (
 )
 from offpolicy.uncertainty.held_out import HeldOutError, held_out_error, held_out_errors
 from offpolicy.uncertainty.per_action import PerActionMatrices, PerActionUncertainty
-from offpolicy.uncertainty.rows import FORMS, Form, row_uncertainty, uncertainty_of
+from offpolicy.uncertainty.rows import FORMS, Form, State, row_uncertainty, state_function, uncertainty_of
 from offpolicy.uncertainty.shared import SharedMatrix, SharedUncertainty
 
 __all__ = [
@@ -39,10 +39,12 @@ __all__ = [
     "LastLayerUncertainty",
     "LinearGaussNewton",
     "LinearUncertainty",
+    "Normalisation",
     "PerActionMatrices",
     "PerActionUncertainty",
     "SharedMatrix",
     "SharedUncertainty",
+    "State",
     "bootstrap_errors",
     "calibrate_gamma",
     "covered",
@@ -51,5 +53,6 @@ __all__ = [
     "held_out_errors",
     "row_leave_one_out",
     "row_uncertainty",
+    "state_function",
     "uncertainty_of",
 ]

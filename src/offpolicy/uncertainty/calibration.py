@@ -18,9 +18,9 @@ from torch import Tensor
 
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import LoggingPolicy
 from offpolicy.policies import logged_log_prob, row_tiles
 from offpolicy.progress import progress
+from offpolicy.propensity import LoggingPolicy
 from offpolicy.seeding import torch_generator
 from offpolicy.uncertainty.held_out import COUNTED, held_out_errors
 from offpolicy.uncertainty.rows import Form, row_uncertainty, uncertainty_of

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.logging_policy import LoggingPolicy
+from offpolicy.propensity import LoggingPolicy
 
 
 @dataclass(frozen=True)

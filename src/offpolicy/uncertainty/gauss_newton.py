@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.models.all_actions import iterate_log_probs
+from offpolicy.models import iterate_log_probs
 from offpolicy.uncertainty.factor import (
     CHUNK_BYTES,
     check_features,

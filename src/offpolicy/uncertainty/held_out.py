@@ -15,9 +15,9 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import FittedModel, LoggingPolicy
 from offpolicy.policies import row_tiles
 from offpolicy.progress import progress
+from offpolicy.propensity import FittedModel, LoggingPolicy
 from offpolicy.seeding import torch_generator
 from offpolicy.uncertainty.factor import cholesky, quadratic_form
 from offpolicy.uncertainty.rows import row_uncertainty, state_function

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from offpolicy.checks import check_choice
 from offpolicy.log import LoggedData
-from offpolicy.logging_policy import FittedModel, LoggingPolicy, cross_fitted
-from offpolicy.models.encoders import DesignMatrix
+from offpolicy.models import DesignMatrix
 from offpolicy.policies import ScorerPolicy, logged_log_prob, tensor
+from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
 from offpolicy.uncertainty.factor import Normalisation
 from offpolicy.uncertainty.gauss_newton import EXACT_LIMIT, LastLayerGaussNewton, LinearGaussNewton

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from offpolicy.estimators.logspace import LOG_LIMIT, SPREAD_LIMIT
+from offpolicy.estimators import LOG_LIMIT, SPREAD_LIMIT
 from offpolicy.evaluation.clusters import Array
 from offpolicy.evaluation.value import Terms
 

@@ -1,1 +1,0 @@
-"""What can be rerun: the demonstration, and every table and figure of the paper."""

@@ -1,0 +1,1 @@
+"""Formats of other libraries, one file each: Open Bandit Pipeline's dictionaries, Vowpal Wabbit's files."""

@@ -1,0 +1,123 @@
+"""How good β̂ is, told from rows it did not see: likelihood, calibration, and whether weights average to one."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.log import LoggedData
+from offpolicy.policies import Policy, logged_log_prob, row_tiles, tensor
+from offpolicy.propensity.models import PopularityPolicy
+
+BIN_EDGES = torch.linspace(-12, 0, 25, dtype=torch.float64)[:-1]
+"""Lower edges of the calibration bins in log β̂; the first bin also takes everything below."""
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Predicted against observed share of (row, action) pairs whose β̂ lies in one bin."""
+
+    low: float
+    predicted: float
+    observed: float
+    pairs: float
+
+
+class CalibrationSums:
+    """Over all actions of held-out rows: how much mass β̂ predicted in each bin, and how often it was taken."""
+
+    def __init__(self) -> None:
+        """Nothing seen yet."""
+        self.predicted = torch.zeros(len(BIN_EDGES), dtype=torch.float64)
+        self.observed = torch.zeros_like(self.predicted)
+        self.pairs = torch.zeros_like(self.predicted)
+        self.rows = 0.0
+
+    def add(self, log_probs: Tensor, rows_per_context: Tensor, logged: Tensor) -> None:
+        """Take in contexts (log β̂ over all actions, number of rows) and log β̂ of their logged rows."""
+        cell = self._bin(log_probs.flatten())
+        count = rows_per_context.double()[:, None].expand_as(log_probs).flatten()
+        self.predicted.index_add_(0, cell, log_probs.flatten().double().exp() * count)
+        self.pairs.index_add_(0, cell, count)
+        self.observed += torch.bincount(self._bin(logged), minlength=len(BIN_EDGES)).double()
+        self.rows += float(len(logged))
+
+    def merge(self, other: Self) -> None:
+        """Take in what another has seen."""
+        self.predicted += other.predicted
+        self.observed += other.observed
+        self.pairs += other.pairs
+        self.rows += other.rows
+
+    def finish(self) -> tuple[float, list[CalibrationBin]]:
+        """Expected calibration error (share of mass in the wrong bin) and the bins that hold anything."""
+        rows = max(self.rows, 1.0)
+        error = float((self.predicted - self.observed).abs().sum() / rows) / 2
+        bins = [
+            CalibrationBin(float(edge), float(p) / rows, float(o) / rows, float(n))
+            for edge, p, o, n in zip(BIN_EDGES, self.predicted, self.observed, self.pairs, strict=True)
+            if n > 0
+        ]
+        return error, bins
+
+    @staticmethod
+    def _bin(log_prob: Tensor) -> Tensor:
+        return (torch.searchsorted(BIN_EDGES, log_prob.double().contiguous(), right=True) - 1).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Held-out figures of a logging model."""
+
+    log_likelihood: float
+    """Mean log β̂ of held-out rows; higher is better."""
+    uniform_log_likelihood: float
+    """The same for the uniform policy, −log K."""
+    popularity_log_likelihood: float
+    """The same for smoothed popularity: what ignoring the context costs."""
+    calibration_error: float | None
+    """Share of predicted mass that lies in the wrong probability bin; None for recorded propensities."""
+    mean_weight: float
+    """Mean of popularity/β̂ over held-out rows: 1 where β̂ is right."""
+    mean_weight_error: float
+    """Its standard error."""
+    rows: int
+    bins: tuple[CalibrationBin, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return asdict(self)
+
+
+def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_actions: bool = True) -> Quality:
+    """Quality of a policy on rows it was not fitted to."""
+    logged = logged_log_prob(policy, held_out)
+    popularity = smoothed_popularity(training)[tensor(held_out.action).long()]
+    weight = (popularity - logged).exp()
+    error, bins = _calibration(policy, held_out, logged) if all_actions else (None, [])
+    return Quality(
+        log_likelihood=float(logged.mean()),
+        uniform_log_likelihood=-float(np.log(held_out.n_actions)),
+        popularity_log_likelihood=float(popularity.mean()),
+        calibration_error=error,
+        mean_weight=float(weight.mean()),
+        mean_weight_error=float(weight.std(correction=0)) / held_out.n_rows**0.5,
+        rows=held_out.n_rows,
+        bins=tuple(bins),
+    )
+
+
+def smoothed_popularity(log: LoggedData) -> Tensor:
+    """log of add-one frequencies, a proper distribution over all actions."""
+    count = PopularityPolicy.fit(log).log_frequency.exp() * log.n_rows
+    return ((count + 1) / (log.n_rows + log.n_actions)).log()
+
+
+def _calibration(policy: Policy, log: LoggedData, logged: Tensor) -> tuple[float, list[CalibrationBin]]:
+    sums = CalibrationSums()
+    per_context = torch.bincount(tensor(log.context_index).long(), minlength=log.n_contexts)
+    for tile in row_tiles(log):
+        sums.add(policy.log_probs(log.contexts.take(tile.contexts)), per_context[tile.contexts], logged[tile.rows])
+    return sums.finish()

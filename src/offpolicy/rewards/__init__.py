@@ -1,0 +1,11 @@
+"""Reward models: q̂(x, a), one protocol, fitted to a log once."""
+
+from offpolicy.rewards.cross_fitted import CrossFittedRewards, RewardFitConfig, fit_reward_model
+from offpolicy.rewards.pooled import PooledRewardModel
+
+__all__ = [
+    "CrossFittedRewards",
+    "PooledRewardModel",
+    "RewardFitConfig",
+    "fit_reward_model",
+]

@@ -1,0 +1,293 @@
+"""q̂(x, a): the expected reward of every action, with the logging model's architecture, cross-fitted.
+
+    q̂(x, a) = sigmoid(c + h(x)·w_a + b_a),   c the log-odds of the mean reward
+
+Fitted to logged rows by binary cross-entropy (rewards in [0, 1]), stopped on the log-loss of held-out contexts. A
+penalty pulls an action the log says little about towards the mean reward. With folds, each row's imputed reward and
+its context's rewards come from a model that did not see it.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from offpolicy.checks import check_choice
+from offpolicy.errors import ParameterError
+from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.models import (
+    Batch,
+    ContextBatches,
+    LinearScorer,
+    Scorer,
+    Values,
+    climb,
+    linear_scorer,
+    linear_values,
+    two_tower_scorer,
+)
+from offpolicy.progress import progress
+from offpolicy.seeding import torch_generator
+
+ScorerMaker = Callable[[LoggedData], Scorer]
+Integers = npt.NDArray[np.int64]
+
+WIDEST_LOG_ODDS = 20.0
+"""Log-odds of a mean reward of 0 or 1."""
+
+TILE_CONTEXTS = 1024
+"""Contexts whose states are held at once when logged rows are scored."""
+
+
+@dataclass(frozen=True)
+class RewardFitConfig:
+    """How a reward model is fitted."""
+
+    epochs: int = 100
+    """Most passes over the log."""
+    learning_rate: float = 0.02
+    """Adam's step size."""
+    batch_contexts: int | None = None
+    """Contexts a step, with all their rows; None takes 512, or fewer so that an epoch has at least 16 steps."""
+    ridge: float | None = None
+    """Penalty κ/2·|θ|² over the whole log; None takes 1 for a linear model and 0 for towers."""
+    held_out: float = 0.1
+    """Share of contexts (or clusters) whose log-loss chooses the number of epochs."""
+    patience: int = 4
+    """Epochs without a better held-out log-loss before training ends."""
+    seed: int = 0
+    """Order of batches and split."""
+    show_progress: bool | None = None
+    """A progress bar: always, never, or (None) only on a terminal."""
+
+
+@dataclass(frozen=True)
+class FittedRewards:
+    """One fitted q̂."""
+
+    scorer: Scorer
+    log_odds: float
+    """c."""
+
+    def _head(self) -> tuple[Tensor, Tensor]:
+        self.scorer.eval()
+        weights, bias = self.scorer.actions()
+        return weights.detach(), bias.detach() + self.log_odds
+
+    @torch.no_grad()
+    def rewards(self, contexts: FeatureTable) -> Tensor:
+        """q̂(x, a), (contexts, actions)."""
+        weights, bias = self._head()
+        return torch.addmm(bias, self.scorer.states(contexts), weights.T).sigmoid_()
+
+    @torch.no_grad()
+    def values(self, contexts: FeatureTable) -> Values:
+        """The same, tile by tile."""
+        weights, bias = self._head()
+        return linear_values(self.scorer.states(contexts), weights, bias)
+
+    @torch.no_grad()
+    def row_rewards(self, log: LoggedData) -> Tensor:
+        """q̂(x_n, a_n) of logged rows, float64."""
+        weights, bias = self._head()
+        result = torch.empty(log.n_rows, dtype=torch.float64)
+        for batch in ContextBatches(log, TILE_CONTEXTS).epoch():
+            states = batch.states(self.scorer)
+            result[batch.rows] = _scores(states, weights, bias, batch).sigmoid().double()
+        return result
+
+
+@dataclass(frozen=True)
+class CrossFittedRewards:
+    """The reward model of a log: one fitted to all rows, and with folds one for each that did not see it."""
+
+    log: LoggedData = field(repr=False)
+    whole: FittedRewards
+    log_loss: float
+    """Mean binary cross-entropy on the held-out rows, before the refit on all."""
+    folds: tuple[FittedRewards, ...] = ()
+    row_fold: Integers | None = None
+
+    def rewards(self, contexts: FeatureTable) -> Tensor:
+        """q̂(x, a), (contexts, actions), by the model fitted to all rows."""
+        return self.whole.rewards(contexts)
+
+    def row_rewards(self, log: LoggedData) -> Tensor:
+        """q̂(x_n, a_n), float64; for the log it was fitted to, by models that did not see the row."""
+        return self._own_rows if log is self.log else self.whole.row_rewards(log)
+
+    @cached_property
+    def _own_rows(self) -> Tensor:
+        if self.row_fold is None:
+            return self.whole.row_rewards(self.log)
+        result = torch.empty(self.log.n_rows, dtype=torch.float64)
+        for k, model in enumerate(self.folds):
+            rows = np.flatnonzero(self.row_fold == k)
+            result[torch.from_numpy(rows)] = model.row_rewards(self.log.take(rows))
+        return result
+
+    @cached_property
+    def context_rewards(self) -> Tensor | None:
+        """q̂ of every context of its log, (contexts, actions), by the model that saw none of its rows, if there is one.
+
+        None without folds, or where the rows of a context are in several.
+        """
+        if self.row_fold is None:
+            return None
+        fold = np.zeros(self.log.n_contexts, dtype=np.int64)
+        fold[self.log.context_index] = self.row_fold
+        if (fold[self.log.context_index] != self.row_fold).any():
+            return None
+        result = torch.empty(self.log.n_contexts, self.log.n_actions)
+        for k, model in enumerate(self.folds):
+            contexts = np.flatnonzero(fold == k)
+            for start in range(0, len(contexts), TILE_CONTEXTS):
+                part = contexts[start : start + TILE_CONTEXTS]
+                result[torch.from_numpy(part)] = model.rewards(self.log.contexts.take(part))
+        return result
+
+    def values(self, contexts: FeatureTable, share: Tensor | None = None) -> Values:
+        """q̂(x, ·) tile by tile; `share` (contexts, folds) says which folds the rows of each context belong to.
+
+        A context's rewards are the average over its rows of those of the row's own fold.
+        """
+        if share is None or not self.folds:
+            return self.whole.values(contexts)
+        n_actions = self.whole.scorer.n_actions
+        total = share.sum(1, keepdim=True).clamp(min=1e-12)
+
+        def values(part: slice) -> Tensor:
+            found: Tensor | None = None
+            numbers = np.arange(*part.indices(contexts.n_rows))
+            for k, model in enumerate(self.folds):
+                mine = share[part, k].nonzero().squeeze(1)
+                if not len(mine):
+                    continue
+                rewards = model.rewards(contexts.take(numbers[mine.numpy()]))
+                if found is None:
+                    found = rewards.new_zeros(len(numbers), n_actions)
+                found.index_add_(0, mine, rewards * (share[part, k] / total[part, 0])[mine, None].to(rewards.dtype))
+            return self.whole.rewards(contexts.take(part)) if found is None else found
+
+        return values
+
+    @torch.no_grad()
+    def row_baselines(self, log: LoggedData, log_probs: Callable[[FeatureTable], Tensor]) -> Tensor:
+        """Σ_a π(a|x_n) q̂(x_n, a) of each row of its log, by models that did not see the row; π as log-probabilities."""
+        result = torch.empty(log.n_rows, dtype=torch.float64)
+        inside = self.row_fold is not None and log is self.log
+        parts = [np.flatnonzero(self.row_fold == k) for k in range(len(self.folds))] if inside else [None]
+        for model, rows in zip(self.folds if inside else (self.whole,), parts, strict=True):
+            part = log if rows is None else log.take(rows)
+            size = max(1, (64 << 20) // (8 * log.n_actions))
+            means = [
+                (log_probs(table).double().exp() * model.rewards(table).double()).sum(1)
+                for table in (part.contexts.take(slice(i, i + size)) for i in range(0, part.n_contexts, size))
+            ]
+            of_rows = torch.cat(means)[torch.from_numpy(part.context_index.astype(np.int64))]
+            if rows is None:
+                return of_rows
+            result[torch.from_numpy(rows)] = of_rows
+        return result
+
+
+def fit_reward_model(
+    log: LoggedData,
+    model: str | ScorerMaker = "linear",
+    *,
+    folds: int | None = 3,
+    config: RewardFitConfig | None = None,
+    seed: int = 0,
+) -> CrossFittedRewards:
+    """Fit q̂ to the log.
+
+    `model` is "linear", "two_tower" or a function that makes a `Scorer` for a log. With `folds`, rows are divided by
+    cluster (or context), and each fold is imputed by a model of the others; None fits one model to all rows.
+    """
+    config = config or RewardFitConfig(seed=seed)
+    makers: dict[str, ScorerMaker] = {
+        "linear": linear_scorer,
+        "two_tower": lambda part: two_tower_scorer(part, seed=config.seed),
+    }
+    maker = makers[check_choice("model", model, makers)] if isinstance(model, str) else model
+    groups = len(np.unique(log.cluster_index))
+    if groups < 2:
+        epochs, log_loss = config.epochs, math.nan
+    else:
+        share = min(max(config.held_out, 1 / groups), 1 - 1 / groups)
+        train, valid = log.split((1 - share, share), seed=config.seed)
+        epochs, log_loss = _chosen_epochs(maker, train, valid, config)
+    whole = _fit(maker, log, config, epochs)[0]
+    if folds is None:
+        return CrossFittedRewards(log, whole, log_loss)
+    row_fold = log.folds(folds, seed=config.seed)
+    fitted = tuple(_fit(maker, log.take(row_fold != k), config, epochs)[0] for k in range(folds))
+    return CrossFittedRewards(log, whole, log_loss, fitted, row_fold)
+
+
+def _chosen_epochs(
+    maker: ScorerMaker, train: LoggedData, valid: LoggedData, config: RewardFitConfig
+) -> tuple[int, float]:
+    _, epochs, log_loss = _fit(maker, train, config, config.epochs, valid)
+    return epochs, log_loss
+
+
+def _fit(
+    maker: ScorerMaker, log: LoggedData, config: RewardFitConfig, epochs: int, valid: LoggedData | None = None
+) -> tuple[FittedRewards, int, float]:
+    """A model after so many epochs or, with held-out rows, after those with the least log-loss."""
+    scorer = maker(log)
+    mean = float(log.reward.mean())
+    log_odds = max(-WIDEST_LOG_ODDS, min(WIDEST_LOG_ODDS, math.log(mean / (1 - mean)) if 0 < mean < 1 else math.inf))
+    model = FittedRewards(scorer, log_odds if mean > 0 else -WIDEST_LOG_ODDS)
+    reward = torch.from_numpy(log.reward.astype(np.float32))
+    ridge = config.ridge if config.ridge is not None else 1.0 if isinstance(scorer, LinearScorer) else 0.0
+    optimiser = torch.optim.Adam(list(scorer.parameters()), lr=config.learning_rate, weight_decay=ridge / log.n_rows)
+    batches = ContextBatches(log, config.batch_contexts or min(512, max(64, log.n_contexts // 16)))
+    best, best_epoch, best_state = math.inf if valid is None else _log_loss(model, valid), 0, None
+    if valid is not None:
+        best_state = copy.deepcopy(scorer.state_dict())
+    with progress("reward model", epochs, show=config.show_progress) as advance:
+        for epoch in range(epochs):
+            scorer.train()
+            for batch in batches.epoch(torch_generator(config.seed, "reward-model", "epoch", epoch)):
+                weights, bias = scorer.actions()
+                scores = _scores(batch.states(scorer), weights, bias + model.log_odds, batch)
+                loss = F.binary_cross_entropy_with_logits(scores, reward[batch.rows].to(scores.dtype))
+                if not math.isfinite(climb(optimiser, -loss)):
+                    raise ParameterError(
+                        f"The reward model's loss became {float(loss.detach())} in epoch {epoch + 1}: the learning "
+                        f"rate {config.learning_rate:g} is too large for these features. Lower it."
+                    )
+            if valid is None:
+                advance("")
+                continue
+            score = _log_loss(model, valid)
+            advance(f"held-out log-loss {score:.4f}")
+            if score < best:
+                best, best_epoch, best_state = score, epoch + 1, copy.deepcopy(scorer.state_dict())
+            elif epoch + 1 - best_epoch >= config.patience:
+                break
+    if best_state is not None:
+        scorer.load_state_dict(best_state)
+    return model, best_epoch, best
+
+
+def _scores(states: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
+    """h·w_a + b_a of the batch's rows."""
+    logged = weights.index_select(0, batch.row_action)
+    return (states[batch.row_context] * logged).sum(1) + bias[batch.row_action]
+
+
+def _log_loss(model: FittedRewards, log: LoggedData) -> float:
+    """Mean binary cross-entropy of logged rows."""
+    reward = torch.from_numpy(np.array(log.reward))
+    found = model.row_rewards(log).clamp(1e-12, 1 - 1e-12)
+    return float(F.binary_cross_entropy(found, reward))

@@ -1,0 +1,99 @@
+"""A quick reward model for evaluation: linear in the features, pooled over actions as far as the data ask.
+
+q̂(x, a) = x·b + x·b_a, where b is fitted to all rows and b_a to what is left of the rows of action a, pulled to zero by
+a ridge that leave-one-out chooses. Logged rows get the prediction of a model that did not see them, in closed form.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.models import DesignMatrix
+
+Floats = npt.NDArray[np.float64]
+RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 1e6)
+"""Pulls towards the pooled model that are tried; the last is the pooled model alone."""
+RANK = 1e-12
+"""Squared singular values below this share of the largest are rounding."""
+
+
+@dataclass(frozen=True)
+class PooledRewardModel:
+    """q̂ for every context and action, and leave-one-out predictions of the rows it was fitted to."""
+
+    design: DesignMatrix
+    pooled: Tensor  # (features,)
+    own: Tensor  # (actions, features)
+    imputed: Tensor  # (rows,)
+    """q̂(x_n, a_n) of each row of its log, without the row itself in its action's part."""
+    log: LoggedData
+    ridge: float
+
+    @classmethod
+    def fit(cls, log: LoggedData, design: DesignMatrix | None = None) -> Self:
+        """Closed-form ridge regressions; the pull is chosen by leave-one-out error over all rows."""
+        design = design or DesignMatrix.fit(log.contexts)
+        features = _with_intercept(design.encode(log.contexts)).numpy()
+        pooled = _pooled(features, log)
+        residual = log.reward - (features @ pooled)[log.context_index]
+        groups = _rows_by_action(log)
+        errors = np.zeros(len(RIDGES))
+        for _, rows in groups:
+            _, left = _own_part(features[log.context_index[rows]], residual[rows], RIDGES)
+            errors += np.square(left).sum(1)
+        ridge = RIDGES[int(errors.argmin())]
+        own = np.zeros((log.n_actions, features.shape[1]))
+        for action, rows in groups:
+            found, left = _own_part(features[log.context_index[rows]], residual[rows], (ridge,))
+            own[action], residual[rows] = found[0], left[0]
+        imputed = torch.from_numpy((log.reward - residual).clip(0.0, 1.0))
+        return cls(design, torch.from_numpy(pooled), torch.from_numpy(own), imputed, log, ridge)
+
+    def rewards(self, contexts: FeatureTable) -> Tensor:
+        """q̂(x, a), cut to [0, 1]."""
+        features = _with_intercept(self.design.encode(contexts))
+        return (features @ (self.own + self.pooled).T).clamp_(0.0, 1.0)
+
+
+def _with_intercept(features: Tensor) -> Tensor:
+    return torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], 1)
+
+
+def _pooled(features: Floats, log: LoggedData) -> Floats:
+    """The ridge regression of all rows, from the sums of each context."""
+    rows = np.bincount(log.context_index, minlength=log.n_contexts)
+    reward = np.bincount(log.context_index, log.reward, log.n_contexts)
+    gram = (features * rows[:, None]).T @ features + np.eye(features.shape[1])
+    return np.asarray(np.linalg.solve(gram, features.T @ reward))
+
+
+def _rows_by_action(log: LoggedData) -> list[tuple[int, npt.NDArray[np.int64]]]:
+    order = np.argsort(log.action, kind="stable")
+    ends = np.cumsum(log.action_count)
+    logged = np.flatnonzero(log.action_count)
+    return [(int(a), order[ends[a] - log.action_count[a] : ends[a]]) for a in logged]
+
+
+def _own_part(x: Floats, residual: Floats, ridges: Sequence[float]) -> tuple[Floats, Floats]:
+    """One action's coefficients under each ridge, and what they leave of each of its rows without the row itself.
+
+    All ridges share one decomposition x = P·S·Qᵀ, taken from the smaller of xᵀx and xxᵀ.
+    """
+    pull = np.asarray(ridges)[:, None]
+    if len(x) >= x.shape[1]:
+        squares, q = np.linalg.eigh(x.T @ x)
+        scores = x @ q  # P·S
+    else:
+        squares, p = np.linalg.eigh(x @ x.T)
+        scale = np.sqrt(squares.clip(min=np.finfo(float).tiny))
+        scores, q = p * scale, x.T @ (p / scale) * (squares > squares[-1] * RANK)
+    damped = 1 / (squares.clip(min=0.0) + pull)  # (ridges, directions)
+    coefficients = scores.T @ residual * damped
+    leverage = (damped @ np.square(scores).T).clip(max=1 - 1e-9)
+    return coefficients @ q.T, (residual - coefficients @ scores.T) / (1 - leverage)

@@ -1,0 +1,265 @@
+"""The demonstration: from a log file with hidden propensities to policies and verdicts, against the known truth."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from offpolicy.artifacts import load_policy
+from offpolicy.atomic import whole_file, write_whole
+from offpolicy.datasets import LinearSoftmaxWorld
+from offpolicy.estimators import ESTIMATORS, INPUTS
+from offpolicy.evaluation import PointEstimate, Terms, value, weight_inputs
+from offpolicy.learning import METHODS
+from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary
+from offpolicy.policies import Policy, context_tiles, tensor
+from offpolicy.propensity import LoggingPolicy, Quality, fit_logging_policy
+from offpolicy.rewards import PooledRewardModel
+from offpolicy.uncertainty import Calibration, calibrate_gamma, covered, row_uncertainty
+from offpolicy.workflows.inspect import run_inspect
+from offpolicy.workflows.results_file import RunOptions
+from offpolicy.workflows.roles import LogSpec
+from offpolicy.workflows.runs import run_evaluate, run_learn
+
+HELD_OUT = 0.1
+LEVEL = 0.95
+REFITS = 5
+LEARNERS = ("ce", "bips_cap", "uips")
+"""Methods the demo learns a policy with, at their default hyper-parameters."""
+LEARNING: Mapping[str, Any] = {"epochs": 30, "learning_rate": 0.05, "metric": "lower_bound"}
+SHARE = 0.3
+"""Contexts kept for the evaluation."""
+FRESH = 20_000
+"""Contexts over which a learned policy's true value is taken."""
+NOTES = (
+    "β̂, U, γ and the reward model behind dm and the dr family are fitted to this log alone; no hyper-parameter but γ "
+    "is tuned. The columns on the right use the true β* with U = 0 and the same reward model: what is left there is "
+    "sampling noise and the bias of the weight itself. One log is one draw: another --seed ranks estimators otherwise.",
+    "ips_gt is given the true propensities in both. minvar_paper and stablevar_paper are what the paper prints: they "
+    "answer close to 0 whatever the policy (see docs/estimators.md). The _official forms take U as the released code "
+    "normalises it, and their own γ.",
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One row of the demo's table: an estimate with the fitted and one with the true propensities."""
+
+    name: str
+    fitted: PointEstimate
+    known: PointEstimate
+
+
+@dataclass(frozen=True)
+class Propensities:
+    """How good β̂ and its bands are, judged by what only the demo knows."""
+
+    quality: Quality
+    true_log_likelihood: float
+    """Mean log β* of the same held-out rows."""
+    mean_uncertainty: float
+    calibration: Calibration
+    coverage: float
+    """Share of rows whose β* lies in [β̂e^{−γU}, β̂e^{γU}]."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A policy learned from one part of the log file and evaluated on the other."""
+
+    label: str
+    truth: float
+    """What it is worth, known to the demo alone."""
+    found: Mapping[str, Any]
+    """Its part of the results file."""
+    improvement: float
+    """Probability that it beats logging, told from the log."""
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo shows."""
+
+    inspected: Mapping[str, Any]
+    propensities: Propensities
+    truth: float
+    logging: float
+    estimates: list[Estimate]
+    learned: list[Learned]
+    judged: Path
+    """Folder of the evaluation, ready for a report."""
+    commands: tuple[str, ...]
+    """What a user would have typed."""
+    notes: tuple[str, ...] = NOTES
+
+
+def run_demo(folder: str | Path, seed: int = 0, n_contexts: int = 5_000, n_actions: int = 50) -> DemoResult:
+    """Draw a world, write its log to a file without propensities, and go the user's way; then compare with the truth.
+
+    Into the folder: `impressions.parquet`, `columns.toml`, `learned` and `judged`.
+    """
+    world = LinearSoftmaxWorld.draw(seed, n_actions=n_actions)
+    log = world.log(seed, n_contexts, rows_per_context=2)
+    path = DemoPath.written(Path(folder), log, seed)
+    inspected = run_inspect(path.spec, seed)
+    learned = path.learned(world)
+    hidden = log.without_propensities()
+    logging_policy = fit_logging_policy(hidden, "linear", held_out=HELD_OUT, seed=seed)
+    uncertainty = row_uncertainty(logging_policy)
+    official = row_uncertainty(logging_policy, normalisation="official")
+    calibration = calibrate_gamma(logging_policy, level=LEVEL, uncertainty=uncertainty, draws=REFITS, seed=seed)
+    target = world.target_policy()
+    rewards = PooledRewardModel.fit(hidden)
+    fitted = _estimates(log, target, logging_policy, (uncertainty, official), rewards, calibration.gamma)
+    none = torch.zeros_like(uncertainty)
+    known = _estimates(log, target, world.logging_policy, (none, none), rewards, calibration.gamma)
+    return DemoResult(
+        inspected=inspected,
+        propensities=_judged(logging_policy, log, uncertainty, calibration, seed),
+        truth=world.value(target, log.contexts),
+        logging=world.value(world.logging_policy, log.contexts),
+        estimates=[Estimate(name, fitted[name], known[name]) for name in ESTIMATORS],
+        learned=learned,
+        judged=path.folder / "judged",
+        commands=path.commands,
+    )
+
+
+@dataclass(frozen=True)
+class DemoPath:
+    """The files of the demo and the commands on them."""
+
+    folder: Path
+    spec: LogSpec
+    seed: int
+
+    @classmethod
+    def written(cls, folder: Path, log: LoggedData, seed: int) -> "DemoPath":
+        """Write the log as a user's would be: strings for users and items, no propensities."""
+        folder = folder.expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        tastes = _tastes(log.contexts)
+        rows = {name: tastes[name].values[log.context_index] for name in tastes}
+        items = pl.Series(_items(log.n_actions))[log.action]
+        users = pl.Series([f"user-{i:06d}" for i in range(log.n_contexts)])[log.context_index]
+        frame = pl.DataFrame({"user": users, **rows, "item": items, "click": log.reward.astype(np.int8)})
+        file = folder / "impressions.parquet"
+        with whole_file(file) as temporary:
+            frame.write_parquet(temporary)
+        columns = ", ".join(f'"{name}"' for name in tastes)
+        write_whole(
+            folder / "columns.toml",
+            f'context = [{columns}]\naction = "item"\nreward = "click"\ncluster = "user"\n',
+        )
+        return cls(folder, LogSpec(str(file), tuple(tastes), "item", "click", cluster="user"), seed)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The way of the demo as one would type it."""
+        log = f"{self.spec.source} --config {self.folder / 'columns.toml'}"
+        methods = " ".join(f"--method {name}" for name in LEARNERS)
+        chosen = " ".join(f"--set {name}={value}" for name, value in LEARNING.items())
+        out, judged = self.folder / "learned", self.folder / "judged"
+        policies = " ".join(f"--policy {out / 'policies' / name}" for name in LEARNERS)
+        seed = f"--seed {self.seed}"
+        return (
+            f"offpolicy inspect {log} {seed}",
+            f"offpolicy learn {log} {methods} --held-out {SHARE} {chosen} {seed} --out {out}",
+            f"offpolicy evaluate {log} {policies} --compare uniform {seed} --out {judged}",
+            f"offpolicy report {judged}",
+        )
+
+    def learned(self, world: LinearSoftmaxWorld) -> list[Learned]:
+        """Learn from the file, evaluate on the contexts that were held out, and look up the truth."""
+        out = self.folder / "learned"
+        shutil.rmtree(out / "training", ignore_errors=True)  # of a demo with another seed
+        options = RunOptions(self.seed, ladder=False, command=self.commands[1], config=self.spec.to_json())
+        run_learn(self.spec, LEARNERS, out, options, held_out=SHARE, settings=LEARNING)
+        folders = {name: str(out / "policies" / name) for name in LEARNERS}
+        options = RunOptions(self.seed, command=self.commands[2], config=self.spec.to_json())
+        run = run_evaluate(self.spec, folders, options, compare_with={"uniform": "uniform"}, out=self.folder / "judged")
+        evaluation = run.results["evaluation"]
+        chances = {
+            row["candidate"]: row["probability_of_improvement"]
+            for row in evaluation["comparisons"]
+            if row["reference"] == "logging"
+        }
+        return [
+            Learned(
+                METHODS[name].label or name,
+                _true_value(world, folder, self.seed),
+                evaluation["policies"][name],
+                chances[name],
+            )
+            for name, folder in folders.items()
+        ]
+
+
+def _tastes(contexts: FeatureTable) -> dict[str, NumericColumn]:
+    """The world's one embedding as the plain columns of a file."""
+    column = contexts["x"]
+    assert isinstance(column, EmbeddingColumn)
+    return {f"taste_{i + 1}": NumericColumn(values) for i, values in enumerate(column.values.T)}
+
+
+def _items(n: int) -> list[str]:
+    return [f"item-{i:03d}" for i in range(n)]
+
+
+def _true_value(world: LinearSoftmaxWorld, folder: str, seed: int) -> float:
+    """V(π) of a saved policy over fresh contexts of the world, exactly but for their draw."""
+    fresh = world.contexts(seed + 1, FRESH)
+    saved = load_policy(folder)
+    ids = ActionTable(Vocabulary(np.array(_items(len(world.theta)))))
+    policy = saved.aligned(ids)
+    total = 0.0
+    for tile in context_tiles(FRESH, len(world.theta)):
+        part = fresh.take(tile)
+        probs = policy.log_probs(FeatureTable(_tastes(part))).double().exp()
+        total += float((probs * world.rewards(part)).sum())
+    return total / FRESH
+
+
+def _estimates(
+    log: LoggedData,
+    target: Policy,
+    logging: Policy,
+    uncertainty: tuple[Tensor, Tensor],
+    rewards: PooledRewardModel,
+    gamma: float,
+) -> dict[str, PointEstimate]:
+    """Every registered estimator with U and γ; those of the released code with their own, the second U."""
+    inputs = weight_inputs(INPUTS, log, target, logging, uncertainty=uncertainty[0], reward_model=rewards)
+    found = {}
+    for name, row in ESTIMATORS.items():
+        official = name.endswith("_official")
+        hyper = {"gamma": gamma} if "gamma" in row.hyper and not official else {}
+        weight, normaliser = row.terms(inputs | {"uncertainty": uncertainty[official]}, **hyper)
+        if row.uses_reward_model:
+            terms = Terms(weight, normaliser, inputs["reward"], rewards.imputed, inputs["baseline"])
+        else:
+            terms = Terms.without_reward_model(weight, normaliser, inputs["reward"])
+        found[name] = value(terms)
+    return found
+
+
+def _judged(
+    logging_policy: LoggingPolicy, log: LoggedData, uncertainty: Tensor, calibration: Calibration, seed: int
+) -> Propensities:
+    _, held_out = log.split((1 - HELD_OUT, HELD_OUT), seed=seed)  # the rows the fit held out, with their propensities
+    assert log.logging_prob is not None
+    assert held_out.logging_prob is not None
+    error = logging_policy.row_log_prob - tensor(log.logging_prob).log()
+    return Propensities(
+        quality=logging_policy.quality,
+        true_log_likelihood=float(tensor(held_out.logging_prob).log().mean()),
+        mean_uncertainty=float(uncertainty.mean()),
+        calibration=calibration,
+        coverage=covered(uncertainty, calibration.gamma, error),
+    )

@@ -1,0 +1,106 @@
+"""What a log holds and whether it can teach anything, before any policy is in sight."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from offpolicy.evaluation import audit
+from offpolicy.json_values import plain
+from offpolicy.log import LoggedData, parts_of_rows
+from offpolicy.propensity import fit_logging_policy
+from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve
+
+QUICK_ROWS = 50_000
+"""Rows for the quick fits; of a longer log a random share of contexts is taken."""
+DETERMINISTIC = 0.9
+"""Share of repeated contexts with one action beyond which the logger looks deterministic."""
+RARE = 10
+"""Rows below which an action is called rare."""
+DAMAGED = 0.05
+"""Mean weight this far from 1, beyond three of its errors, says that β̂ misses something."""
+
+
+def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
+    """Facts, signs of trouble, a quick β̂ and (where propensities are recorded) their audit; plain values."""
+    spec = resolve(spec)
+    log = spec.read()
+    quick = _shortened(log, seed)
+    found: dict[str, Any] = {
+        "log": log.summary() | {"source": spec.source, "columns": columns_of(spec, log)},
+        "inferred": [*spec.notes, *kind_notes(spec, log)],
+        "facts": _facts(log),
+        "logging_model": _quick_fit(quick, seed),
+        "audit": None if log.logging_prob is None else audit(quick, seed=seed).to_json(),
+    }
+    return dict(plain(found | {"quick_rows": quick.n_rows, "advice": _advice(log, found)}))
+
+
+def _shortened(log: LoggedData, seed: int) -> LoggedData:
+    groups = int(log.cluster_index.max()) + 1
+    if log.n_rows <= QUICK_ROWS or groups < 10:
+        return log
+    share = max(QUICK_ROWS / log.n_rows, 2 / groups)
+    return log.take(parts_of_rows(log.cluster_index, False, (share, 1 - share), seed)[0])
+
+
+def _facts(log: LoggedData) -> dict[str, Any]:
+    per_context = np.bincount(log.context_index, minlength=log.n_contexts)
+    pairs = np.unique(log.context_index.astype(np.int64) * log.n_actions + log.action)
+    actions_per_context = np.bincount(pairs // log.n_actions, minlength=log.n_contexts)
+    repeated = per_context > 1
+    never = np.flatnonzero(log.action_count == 0)
+    return {
+        "rows_per_context": {name: float(np.quantile(per_context, q)) for name, q in _QUANTILES.items()},
+        "contexts_repeated": int(repeated.sum()),
+        "contexts_shown_one_action": float((actions_per_context[repeated] == 1).mean()) if repeated.any() else None,
+        "rows_per_action": {name: float(np.quantile(log.action_count, q)) for name, q in _QUANTILES.items()},
+        "rare_actions": int(((log.action_count > 0) & (log.action_count < RARE)).sum()),
+        "never_logged": log.actions.vocabulary.decode(never[:10].tolist()) if len(never) else [],
+        "most_logged_share": float(log.action_count.max()) / log.n_rows,
+        "reward_varies": bool(log.reward.min() < log.reward.max()),
+    }
+
+
+_QUANTILES = {"least": 0.0, "median": 0.5, "most": 1.0}
+
+
+def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
+    beta = fit_logging_policy(log, "auto", seed=seed)
+    certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
+    quality = beta.quality.to_json()
+    quality.pop("bins")
+    return {"model": beta.model, "certain_rows": certain, **quality}
+
+
+def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
+    facts, model = found["facts"], found["logging_model"]
+    said = []
+    if not facts["reward_varies"]:
+        said.append("Every reward is the same: nothing can be learned. Check that the reward column is the right one.")
+    single = facts["contexts_shown_one_action"]
+    if (single is not None and single > DETERMINISTIC) or model["certain_rows"] > DETERMINISTIC:
+        said.append(
+            "The logger looks deterministic: contexts are shown one action only. Without any exploration the log "
+            "cannot tell what other actions are worth."
+        )
+    if facts["never_logged"]:
+        said.append(
+            f"{int((log.action_count == 0).sum())} actions were never logged: no estimate speaks about them. Leave "
+            "them out, or explore them."
+        )
+    if facts["rare_actions"] > 0.2 * log.n_actions:
+        said.append(
+            f"{facts['rare_actions']} of {log.n_actions} actions have fewer than {RARE} rows: their logging "
+            "probabilities are uncertain. Methods that weigh by uncertainty, such as uips, are made for this."
+        )
+    if abs(model["mean_weight"] - 1) > 3 * model["mean_weight_error"] + DAMAGED:
+        said.append(
+            f"The estimated logging policy is off: weights that should average 1 average {model['mean_weight']:.2f} "
+            "on rows it did not see. Add the columns that the logger looked at to the context."
+        )
+    if log.logging_prob is None:
+        said.append("Propensities are not recorded: they are estimated, and their error is part of every interval.")
+    elif found["audit"] is not None:
+        said.append(found["audit"]["advice"])
+    return said

@@ -1,0 +1,147 @@
+"""The reward model: what it learns, that no row imputes itself, and sums against brute force."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from offpolicy.datasets.synthetic import LinearSoftmaxWorld
+from offpolicy.errors import ParameterError
+from offpolicy.evaluation.inputs import weight_inputs
+from offpolicy.log import LoggedData
+from offpolicy.models.scorers import linear_scorer
+from offpolicy.policies import UniformPolicy
+from offpolicy.rewards.cross_fitted import RewardFitConfig, _fit, fit_reward_model
+
+WORLD = LinearSoftmaxWorld.draw(0, n_actions=6, dimensions=3)
+LOG = WORLD.log(0, 500, 4)
+QUICK = RewardFitConfig(epochs=30, learning_rate=0.05)
+FITTED = fit_reward_model(LOG, config=QUICK)
+
+
+def test_it_learns_the_rewards() -> None:
+    contexts = WORLD.contexts(5, 1000)
+    truth, found = WORLD.rewards(contexts), FITTED.rewards(contexts).double()
+    assert found.shape == (1000, 6)
+    assert float((found - truth).abs().mean()) < 0.07
+    entropy = -(truth * truth.log() + (1 - truth) * (1 - truth).log()).mean()
+    assert FITTED.log_loss < float(entropy) + 0.1
+
+
+def test_one_action_is_logistic_regression() -> None:
+    """Against an independent optimiser on the rows of a log with a single action and ridge."""
+    log = LOG.take(LOG.action == 2)
+    config = RewardFitConfig(epochs=400, learning_rate=0.01, ridge=5.0, batch_contexts=10_000)
+    model = _fit(linear_scorer, log, config, 400)[0]
+    x = linear_scorer(log).states(log.contexts).double().numpy()[log.context_index]
+    offset = np.log(log.reward.mean() / (1 - log.reward.mean()))
+
+    def loss(theta: np.ndarray) -> float:
+        score = offset + x @ theta[:-1] + theta[-1]
+        cross_entropy = (np.logaddexp(0, score) - log.reward * score).mean()
+        return float(cross_entropy + 5.0 / (2 * log.n_rows) * (theta**2).sum())
+
+    theta = minimize(loss, np.zeros(x.shape[1] + 1)).x
+    expected = 1 / (1 + np.exp(-(offset + x @ theta[:-1] + theta[-1])))
+    np.testing.assert_allclose(model.row_rewards(log).numpy(), expected, atol=2e-3)
+
+
+def test_no_row_imputes_itself() -> None:
+    """Changing the rewards of one fold leaves what is imputed there as it was."""
+    assert FITTED.row_fold is not None
+    inside = FITTED.row_fold == 1
+    changed = LoggedData.from_arrays(
+        LOG.contexts,
+        LOG.action,
+        np.where(inside, 1 - LOG.reward, LOG.reward),
+        context_index=LOG.context_index,
+        actions=LOG.n_actions,
+    )
+    again = fit_reward_model(changed, config=RewardFitConfig(epochs=30, learning_rate=0.05, patience=30))
+    patient = fit_reward_model(LOG, config=RewardFitConfig(epochs=30, learning_rate=0.05, patience=30))
+    assert again.row_fold is not None
+    np.testing.assert_array_equal(again.row_fold, FITTED.row_fold)
+    for model in (again, patient):
+        for row in np.flatnonzero(inside)[:5]:
+            fold = model.folds[1]
+            part = LOG.take([row])
+            assert float(model.row_rewards(model.log)[row]) == pytest.approx(float(fold.row_rewards(part)[0]), rel=1e-6)
+    per_context: dict[int, int] = {}
+    for context, fold in zip(LOG.context_index, FITTED.row_fold, strict=True):
+        assert per_context.setdefault(int(context), int(fold)) == fold
+
+
+def test_rows_and_tiles_agree() -> None:
+    whole = FITTED.rewards(LOG.contexts)
+    np.testing.assert_allclose(
+        FITTED.whole.row_rewards(LOG).numpy(), whole[LOG.context_index, LOG.action].double().numpy(), rtol=1e-5
+    )
+    tiles = FITTED.values(LOG.contexts)
+    torch.testing.assert_close(tiles(slice(10, 30)), whole[10:30], rtol=1e-5, atol=1e-6)
+
+
+def test_the_rewards_of_a_context_follow_its_rows_folds() -> None:
+    share = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 2.0], [0.0, 0.0, 5.0]])
+    contexts = LOG.contexts.take(slice(0, 3))
+    found = FITTED.values(contexts, share)(slice(0, 3))
+    each = [model.rewards(contexts) for model in FITTED.folds]
+    torch.testing.assert_close(found[0], each[0][0])
+    torch.testing.assert_close(found[1], (each[1][1] + each[2][1]) / 2)
+    torch.testing.assert_close(found[2], each[2][2])
+    torch.testing.assert_close(FITTED.values(contexts, share)(slice(1, 2))[0], found[1])
+
+
+def test_the_rewards_of_all_contexts_come_from_models_that_did_not_see_them() -> None:
+    found = FITTED.context_rewards
+    assert found is not None
+    assert FITTED.row_fold is not None
+    for row in (0, 7, 1999):
+        x = int(LOG.context_index[row])
+        expected = FITTED.folds[FITTED.row_fold[row]].rewards(LOG.contexts.take(slice(x, x + 1)))[0]
+        torch.testing.assert_close(found[x], expected, rtol=1e-5, atol=1e-6)
+    by_row = replace(FITTED, row_fold=np.arange(LOG.n_rows) % 3)
+    assert by_row.context_rewards is None
+    assert replace(FITTED, row_fold=None, folds=()).context_rewards is None
+
+
+def test_baselines_of_rows_by_brute_force() -> None:
+    policy = WORLD.target_policy()
+    found = FITTED.row_baselines(LOG, policy.log_probs)
+    probs = policy.log_probs(LOG.contexts).exp()
+    assert FITTED.row_fold is not None
+    for row in (0, 7, 1999):
+        x = int(LOG.context_index[row])
+        q = FITTED.folds[FITTED.row_fold[row]].rewards(LOG.contexts.take(slice(x, x + 1)))[0].double()
+        assert float(found[row]) == pytest.approx(float((probs[x] * q).sum()), rel=1e-6)
+
+
+def test_the_evaluator_takes_it() -> None:
+    uniform = UniformPolicy(6)
+    inputs = weight_inputs(("log_ratio",), LOG, uniform, uniform, reward_model=FITTED)
+    mean = FITTED.rewards(LOG.contexts).double().mean(1).numpy()
+    np.testing.assert_allclose(inputs["baseline"].numpy(), mean[LOG.context_index], rtol=1e-5)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_constant_rewards(reward: float) -> None:
+    log = LoggedData.from_arrays(
+        LOG.contexts, LOG.action, np.full(LOG.n_rows, reward), context_index=LOG.context_index, actions=6
+    )
+    found = fit_reward_model(log, folds=None, config=RewardFitConfig(epochs=2)).rewards(log.contexts)
+    torch.testing.assert_close(found, torch.full_like(found, reward), rtol=0, atol=1e-3)
+
+
+def test_towers_and_bad_names() -> None:
+    towers = fit_reward_model(LOG, "two_tower", folds=None, config=RewardFitConfig(epochs=2))
+    assert towers.rewards(LOG.contexts).shape == (500, 6)
+    with pytest.raises(ParameterError, match="two_tower"):
+        fit_reward_model(LOG, "two-tower")
+
+
+def test_an_action_without_rows_is_near_the_mean() -> None:
+    rows = LOG.action != 3
+    log = LOG.take(rows)
+    found = fit_reward_model(log, folds=None, config=QUICK).rewards(log.contexts)[:, 3]
+    torch.testing.assert_close(found, torch.full_like(found, float(log.reward.mean())), rtol=0, atol=1e-3)

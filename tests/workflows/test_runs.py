@@ -1,0 +1,139 @@
+"""What the commands compute, beside slow counts over the rows."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from offpolicy.errors import LogError, OffPolicyError, ParameterError
+from offpolicy.json_values import plain
+from offpolicy.workflows.inspect import run_inspect
+from offpolicy.workflows.results_file import RunOptions, weight_histogram, write_results
+from offpolicy.workflows.roles import LogSpec, probability_column, resolve
+from offpolicy.workflows.runs import run_evaluate
+from small_log import a_frame
+
+
+def written(folder: Path, frame: pl.DataFrame) -> LogSpec:
+    path = folder / "log.parquet"
+    frame.write_parquet(path)
+    return LogSpec(str(path))
+
+
+def test_roles_are_inferred_from_names_and_row_numbers_left_out(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "": [0, 1],
+            "Arm": ["a", "b"],
+            "reward": [0, 1],
+            "rating": [1, 2],
+            "p": [0.5, 0.5],
+            "ts": [1, 2],
+            "x": [1.0, 2],
+        }
+    )
+    found = resolve(written(tmp_path, frame))
+    assert (found.action, found.reward, found.propensity, found.timestamp) == ("Arm", "reward", "p", "ts")
+    assert found.context == ("rating", "x")
+    assert any("left out: ''" in said for said in found.notes)
+
+
+def test_what_is_named_is_not_inferred(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"item": ["a", "b"], "arm": ["c", "d"], "click": [0, 1], "p": [0.5, 0.5]})
+    found = resolve(LogSpec(written(tmp_path, frame).source, context=("p", "item")))
+    assert (found.context, found.action, found.propensity) == (("p", "item"), "arm", None)
+
+
+def test_a_log_without_a_column_for_a_role_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="Name it with --reward"):
+        resolve(written(tmp_path, pl.DataFrame({"item": ["a"], "x": [1.0]})))
+    with pytest.raises(LogError, match="left for the context"):
+        resolve(written(tmp_path, pl.DataFrame({"item": ["a"], "click": [1.0]})))
+
+
+def test_histograms_count_every_weight_once() -> None:
+    chance = np.random.default_rng(0)
+    before = torch.from_numpy(np.append(np.exp(chance.normal(size=500)), [0.0, 1e30]))
+    after = before.clamp(max=2.0)
+    found = weight_histogram(before, after)
+    assert sum(found["before"]) == sum(found["after"]) == 502
+    edges = np.array(found["edges"])
+    assert (np.diff(edges) > 0).all()
+    middle = (edges[20], edges[21])
+    inside = sum(middle[0] <= math.log10(w) < middle[1] for w in before.tolist() if w > 0)
+    assert found["before"][20] == inside
+    assert sum(weight_histogram(torch.ones(3), torch.ones(3))["before"]) == 3
+
+
+def test_results_hold_no_number_that_json_cannot(tmp_path: Path) -> None:
+    awkward = {"a": math.nan, "b": [math.inf, np.float64(2.5), np.int64(3)], 4: (True, None), "t": torch.ones(2)}
+    assert plain(awkward) == {"a": None, "b": [None, 2.5, 3], "4": [True, None], "t": [1.0, 1.0]}
+    path = write_results(plain(awkward), tmp_path / "new" / "folder")
+    assert json.loads(path.read_text())["b"] == [None, 2.5, 3]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OffPolicyError):
+        write_results({}, tmp_path / "file")
+
+
+def test_a_policys_column_is_checked_row_by_row(tmp_path: Path) -> None:
+    spec = written(tmp_path, pl.DataFrame({"pi": [0.5, 1.5], "word": ["a", "b"]}))
+    with pytest.raises(LogError, match=r"row 1 holds 1\.5"):
+        probability_column(spec, "pi")
+    with pytest.raises(LogError, match="must hold numbers"):
+        probability_column(spec, "word")
+
+
+def test_risky_actions_and_shares_agree_with_a_slow_count(tmp_path: Path) -> None:
+    frame = a_frame(300)
+    spec = LogSpec(written(tmp_path, frame).source, ("segment", "age"), "item", "click", "pscore")
+    found = run_evaluate(spec, {"better": "better"}, RunOptions(ladder=False)).results
+    assert found["evaluation"]["logging"]["model"] == "recorded"  # propensities that are named are used
+    ratio, item = (frame["better"] / frame["pscore"]).to_numpy(), frame["item"].to_numpy()
+    shares = {action: float(ratio[item == action].sum() / ratio.sum()) for action in frame["item"].unique()}
+    assert {r["action"]: r["weight_share"] for r in found["risky_actions"]} == pytest.approx(shares)
+    counts = dict(frame["item"].value_counts().iter_rows())
+    assert {r["action"]: r["count"] for r in found["risky_actions"]} == counts
+
+
+def test_inspect_names_a_deterministic_logger_and_actions_never_logged(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "segment": [f"s{i % 4}" for i in range(200)],
+            "item": [["a", "b"][i % 2] for i in range(200)],
+            "click": [i % 3 == 0 for i in range(200)],
+        }
+    )
+    pl.DataFrame({"item": ["a", "b", "c"]}).write_csv(tmp_path / "actions.csv")
+    spec = LogSpec(written(tmp_path, frame).source, actions=str(tmp_path / "actions.csv"))
+    found = run_inspect(spec)
+    assert found["facts"]["contexts_shown_one_action"] == 1.0
+    assert found["facts"]["never_logged"] == ["c"]
+    said = " ".join(found["advice"])
+    assert "deterministic" in said
+    assert "never logged" in said
+
+
+@pytest.mark.parametrize("wrong", [{"level": 7.0}, {"logging_model": "guess"}])
+def test_wrong_options_are_refused_before_any_work(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        RunOptions(**wrong)
+
+
+def test_unknown_kinds_are_refused(tmp_path: Path) -> None:
+    spec = LogSpec(written(tmp_path, a_frame(20)).source, kinds={"age": "tall"})
+    with pytest.raises(ParameterError, match="tall"):
+        resolve(spec).read()
+
+
+def test_integers_are_taken_for_names_and_that_is_said(tmp_path: Path) -> None:
+    frame = a_frame(60).with_columns(age=pl.Series([20 + i % 9 for i in range(60)]))
+    spec = LogSpec(written(tmp_path, frame).source, ("segment", "age"), "item", "click")
+    assert any("--kind age=numeric" in said for said in run_inspect(spec)["inferred"])
+    said = run_inspect(replace(spec, kinds={"age": "numeric"}))["inferred"]
+    assert not any("age" in one for one in said)
