@@ -29,7 +29,7 @@ from offpolicy.estimators import weight
 from offpolicy.learning.learn import prepare_training
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData
-from offpolicy.propensity.models import RecordedPolicy
+from offpolicy.policies import RecordedPolicy
 
 THREADS = 2
 CONTEXTS, QUICK_CONTEXTS, ACTIONS, D, ROWS = 11_146, 1_500, 30_938, 64, 100
@@ -47,7 +47,7 @@ def training(log: LoggedData, method: str) -> Trainer:
     """A training that is ready for its first step."""
     given: dict[str, Any] = {}
     if method == "uips":
-        given = {"logging_policy": RecordedPolicy(log.n_actions), "uncertainty": uncertainty_of(log), **HYPER}
+        given = {"logging_policy": RecordedPolicy(log.actions), "uncertainty": uncertainty_of(log), **HYPER}
     return prepare_training(log, method, epochs=1, batch_contexts=512, show_progress=False, **given)
 
 

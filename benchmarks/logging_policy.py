@@ -90,7 +90,7 @@ def slice_of_rows(scorer: LinearScorer, log: LoggedData) -> Callable[[], None]:
 
 
 def uncertainty(scorer: LinearScorer, log: LoggedData) -> None:
-    found = uncertainty_of(FittedModel(ScorerPolicy(scorer), scorer), log, log, "per_action")
+    found = uncertainty_of(FittedModel(ScorerPolicy(scorer, log.actions), scorer), log, log, "per_action")
     if not bool(torch.isfinite(found).all()):
         raise SystemExit("Some U is not a number.")
 

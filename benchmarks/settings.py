@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData
+from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData
 from offpolicy.policies import tensor
 from offpolicy.seeding import torch_generator
 
@@ -72,6 +72,7 @@ class World:
         self._popularity *= 1.0 if setting.strength else 0.0
         self._base = -1.0 + 0.5 * torch.randn(actions, generator=random, dtype=torch.float64)
         self.n_actions = actions
+        self.actions = ActionTable.numbered(actions)
 
     def _features(self, x: Tensor) -> Tensor:
         return x if self.setting.linear else torch.tanh(x @ self._first.T + self._offset)

@@ -110,7 +110,7 @@ class Small:
         row = ESTIMATORS[estimator]
 
         class Here:
-            n_actions = ACTIONS
+            actions = self.log.actions
 
             def log_probs(here, contexts: FeatureTable) -> Tensor:  # noqa: N805
                 picked = self.scorer.design.encode(contexts).double()

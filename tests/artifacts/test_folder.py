@@ -46,7 +46,7 @@ def test_round_trip(tmp_path: Path, kind: str) -> None:
     assert save_policy(scorer, log, tmp_path / "policy", metadata=metadata) == tmp_path / "policy"
     assert sorted(path.name for path in (tmp_path / "policy").iterdir()) == sorted(FILES)
     saved = load_policy(tmp_path / "policy")
-    expected = ScorerPolicy(scorer)
+    expected = ScorerPolicy(scorer, log.actions)
     assert torch.equal(saved.log_probs(log.contexts), expected.log_probs(log.contexts))
     assert torch.equal(saved.logged_log_prob(log), expected.logged_log_prob(log))
     assert saved.actions == log.actions
@@ -76,7 +76,9 @@ def test_ids_of_every_type(tmp_path: Path, ids: list[Any]) -> None:
     log = LoggedData.from_arrays({"who": ids * 4}, np.zeros(len(ids) * 4, int), np.ones(len(ids) * 4), actions=2)
     save_policy(a_two_tower_of(log), log, tmp_path / "policy")
     saved = load_policy(tmp_path / "policy")
-    assert torch.equal(saved.log_probs(log.contexts), ScorerPolicy(a_two_tower_of(log)).log_probs(log.contexts))
+    assert torch.equal(
+        saved.log_probs(log.contexts), ScorerPolicy(a_two_tower_of(log), log.actions).log_probs(log.contexts)
+    )
     assert not saved.recommend({"who": ids}, 1)["unknown"].any()
 
 
@@ -88,7 +90,7 @@ def test_excluded_actions_stay_excluded(tmp_path: Path) -> None:
     log = a_log()
     mask = torch.zeros(log.n_actions, dtype=torch.bool)
     mask[[0, 5]] = True
-    policy = ScorerPolicy(a_linear(log), mask)
+    policy = ScorerPolicy(a_linear(log), log.actions, mask)
     save_policy(policy, log, tmp_path / "policy")
     saved = load_policy(tmp_path / "policy")
     assert torch.equal(saved.log_probs(log.contexts), policy.log_probs(log.contexts))
@@ -110,7 +112,8 @@ def test_actions_are_matched_by_their_ids(tmp_path: Path) -> None:
     other = LoggedData.from_arrays(
         log.contexts, logged, log.reward, context_index=log.context_index, actions=Vocabulary(order)
     )
-    assert torch.equal(saved.logged_log_prob(other), ScorerPolicy(scorer).logged_log_prob(log))
+    own = ScorerPolicy(scorer, log.actions).logged_log_prob(log)
+    assert torch.allclose(saved.logged_log_prob(other), own, atol=1e-6)
     aligned = saved.aligned(other.actions)
     expected = saved.log_probs(log.contexts).flip(1)
     assert torch.allclose(aligned.log_probs(log.contexts), expected, atol=1e-6)
@@ -120,10 +123,16 @@ def test_actions_are_matched_by_their_ids(tmp_path: Path) -> None:
     )
     strange = [f"new {name}" if name == logged[4] else name for name in logged]
     foreign = LoggedData.from_arrays(log.contexts, strange, log.reward, context_index=log.context_index)
-    with pytest.raises(ArtifactError, match=f"does not know these actions of the log: 'new {logged[4]}'"):
-        saved.logged_log_prob(foreign)
+    with pytest.raises(ParameterError, match="also chooses actions that are not in the log's table"):
+        saved.logged_log_prob(foreign)  # the policy's mass on the actions that are gone would be lost
+    more = LoggedData.from_arrays(
+        log.contexts, strange, log.reward, context_index=log.context_index, actions=[*ids, f"new {logged[4]}"]
+    )
+    known = np.array(strange) == np.array(logged)
+    assert torch.allclose(saved.logged_log_prob(more)[known], saved.logged_log_prob(log)[known], atol=1e-6)
+    assert bool(torch.isneginf(saved.logged_log_prob(more)[~known]).all())  # never chosen: probability 0
     fewer = LoggedData.from_arrays(log.contexts, logged, log.reward, context_index=log.context_index, actions=order)
-    with pytest.raises(ArtifactError, match="also chooses actions that are not in the log's table: 'item-0'"):
+    with pytest.raises(ParameterError, match="also chooses actions that are not in the log's table: 'item-0'"):
         saved.aligned(type(fewer.actions)(Vocabulary(order[:-1])))
 
 
@@ -161,7 +170,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="reads the categorical column 'user'"):
         save_policy(a_linear(log), other, tmp_path / "policy")
     trained = a_linear(log)
-    policy = ScorerPolicy(trained)
+    policy = ScorerPolicy(trained, log.actions)
     with torch.no_grad():
         trained.weights.add_(1.0)
     with pytest.raises(ParameterError, match="trained further"):

@@ -129,7 +129,7 @@ def test_constant_columns_excluded_actions_and_ties(tmp_path: Path) -> None:
     )
     scorer = linear_scorer(log)
     mask = torch.tensor([False, True, False, False, False])
-    saved = saved_as(ScorerPolicy(scorer, mask), log, tmp_path)
+    saved = saved_as(ScorerPolicy(scorer, log.actions, mask), log, tmp_path)
     contexts = {"same": [1.0, 1e300], "both": np.array([[2.0, 5.0], [3e38, -3e38]], dtype=np.float32)}
     parity = export_onnx(saved, tmp_path / "policy.onnx", contexts=contexts)
     assert parity is not None

@@ -13,7 +13,7 @@ from offpolicy.evaluation.comparison import holm
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.policies import EpsilonGreedyPolicy, UniformPolicy, as_policy, logged_log_prob
 from offpolicy.propensity import fit_logging_policy
-from offpolicy.rewards.pooled import PooledRewardModel
+from offpolicy.rewards import PooledRewardModel
 
 WORLD = LinearSoftmaxWorld.draw(0, n_actions=8, dimensions=3, temperature=1.5)
 RECORDED = WORLD.log(0, n_contexts=2500)
@@ -112,8 +112,8 @@ def test_one_cluster_is_stated_not_nan() -> None:
 def test_bad_policies_and_logs_are_refused_by_name() -> None:
     with pytest.raises(ParameterError, match=r"sum to 1.*number 0"):
         evaluate(LOG, lambda contexts: np.full((contexts.n_rows, 8), 0.2), BETA)
-    with pytest.raises(ParameterError, match="chooses among 5 actions"):
-        evaluate(LOG, UniformPolicy(5), BETA)
+    with pytest.raises(ParameterError, match="not in the log's table: 8"):
+        evaluate(LOG, UniformPolicy(9), BETA)
     with pytest.raises(ParameterError, match=r"row 3 holds 1.5"):
         evaluate(LOG, np.where(np.arange(LOG.n_rows) == 3, 1.5, 0.5), BETA)
     with pytest.raises(ParameterError, match="one probability for each"):
@@ -172,9 +172,7 @@ def test_holm_is_the_step_down_correction() -> None:
 
 def test_no_table_of_contexts_is_ever_dense_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy function never sees more contexts at once than a tile holds."""
-    import offpolicy.policies.policy as policies
-
-    monkeypatch.setattr(policies, "TILE_BYTES", 50 * 8 * 8)
+    monkeypatch.setattr("offpolicy.log.logged_data.BATCH_BYTES", 50 * 8 * 8)
     largest = 0
 
     def function(contexts: FeatureTable) -> np.ndarray:

@@ -22,7 +22,8 @@ from offpolicy.evaluation.ranking import (
     top_actions,
 )
 from offpolicy.log import CategoricalColumn, FeatureTable, Vocabulary
-from offpolicy.policies import TILE_BYTES, TabularPolicy
+from offpolicy.log.logged_data import BATCH_BYTES
+from offpolicy.policies import TabularPolicy
 
 Lists = list[list[tuple[int, float, bool]]]  # per user: action, score, label
 
@@ -231,8 +232,8 @@ def test_policies_are_ranked_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     whole = everything()
-    monkeypatch.setattr("offpolicy.policies.policy.TILE_BYTES", 20 * 8 * 7)  # seven contexts a tile
-    assert TILE_BYTES > 20 * 8 * 40
+    monkeypatch.setattr("offpolicy.log.logged_data.BATCH_BYTES", 20 * 8 * 7)  # seven contexts a tile
+    assert BATCH_BYTES > 20 * 8 * 40
     for left, right in zip(whole, everything(), strict=True):
         assert left.summary() == right.summary()
         assert np.array_equal(left.user_recall, right.user_recall)

@@ -22,7 +22,7 @@ from offpolicy.models.scorers import (
     logging_two_tower,
     two_tower_scorer,
 )
-from offpolicy.models.softmax import logged_log_prob
+from offpolicy.models.softmax import softmax_log_prob
 
 CONTEXTS, ACTIONS, ROWS = 12, 7, 40
 
@@ -94,7 +94,7 @@ def shaken(scorer: Scorer) -> Scorer:
 
 def log_likelihood(scorer: Scorer, log: LoggedData) -> Tensor:
     rows = torch.tensor(log.context_index).long(), torch.tensor(log.action).long()
-    return logged_log_prob(scorer.states(log.contexts), *scorer.actions(), *rows).mean()
+    return softmax_log_prob(scorer.states(log.contexts), *scorer.actions(), *rows).mean()
 
 
 @pytest.mark.parametrize("make", MAKERS)

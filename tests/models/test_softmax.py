@@ -12,7 +12,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.models import softmax, tiles
 from offpolicy.models.softmax import (
     log_normaliser,
-    logged_log_prob,
+    softmax_log_prob,
     weighted_log_likelihood,
     weighted_log_likelihood_grad,
 )
@@ -94,7 +94,7 @@ def test_every_shape_tile_and_chunk_equals_the_dense_softmax(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "TILE", tile)
         patch.setattr(tiles, "TILE_NUMBERS", 1)  # or a few actions would leave one tile for everything
-        found = logged_log_prob(*leaves, max_bytes=max_bytes)
+        found = softmax_log_prob(*leaves, max_bytes=max_bytes)
         assert_same(leaves.gradients((coefficients * found).sum()), gradients)
         value = weighted_log_likelihood(*leaves, coefficients, max_bytes=max_bytes)
         assert_same(leaves.gradients(value), gradients)
@@ -110,7 +110,7 @@ def test_gradcheck(max_bytes: int) -> None:
     assert bias is not None
 
     def log_prob(states: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
-        return logged_log_prob(states, weights, bias, row_context, row_action, max_bytes=max_bytes)
+        return softmax_log_prob(states, weights, bias, row_context, row_action, max_bytes=max_bytes)
 
     def log_total(states: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
         return log_normaliser(states, weights, bias, max_bytes=max_bytes)
@@ -168,7 +168,7 @@ def test_masked_actions_may_fill_a_chunk(max_bytes: int) -> None:
     assert given.bias is not None
     given.bias[:6] = -torch.inf
     given = given._replace(row_action=given.row_action % 6 + 6)
-    torch.testing.assert_close(logged_log_prob(*given, max_bytes=max_bytes), naive(given))
+    torch.testing.assert_close(softmax_log_prob(*given, max_bytes=max_bytes), naive(given))
 
 
 def test_towers_in_front_receive_their_gradients() -> None:
@@ -195,7 +195,7 @@ def test_rows_and_contexts_with_zero_coefficient_cost_nothing(monkeypatch: pytes
     coefficients = (given.row_context == 4).double()
     given.gradients(weighted_log_likelihood(*given, coefficients))
     assert visited == [1]
-    log_prob = logged_log_prob(*given)
+    log_prob = softmax_log_prob(*given)
     visited.clear()
     given.gradients((coefficients * log_prob).sum())
     assert visited == [1]
@@ -217,7 +217,7 @@ def test_gradients_nobody_needs_are_not_computed() -> None:
     assert found.bias is None
     weights = given.weights.clone().requires_grad_()
     reference = given._replace(weights=weights)
-    for value in (weighted_log_likelihood(*reference, torch.ones(10)), logged_log_prob(*reference).sum()):
+    for value in (weighted_log_likelihood(*reference, torch.ones(10)), softmax_log_prob(*reference).sum()):
         torch.testing.assert_close(torch.autograd.grad(value, [weights])[0], found.weights)
 
 
@@ -226,7 +226,7 @@ def test_gradients_nobody_needs_are_not_computed() -> None:
 def test_extreme_logits_stay_exact(dtype: torch.dtype, max_bytes: int) -> None:
     given = case(40, 50, 4, 200, scale=1e4)
     reference, fast = given.leaves(), given.to(dtype).leaves()
-    expected, found = naive(reference), logged_log_prob(*fast, max_bytes=max_bytes)
+    expected, found = naive(reference), softmax_log_prob(*fast, max_bytes=max_bytes)
     gradients = fast.gradients(found.sum())
     assert expected.min() < -1e4
     tolerance = 1e-9 if dtype == torch.float64 else 3e-6
@@ -241,7 +241,7 @@ def test_extreme_logits_stay_exact(dtype: torch.dtype, max_bytes: int) -> None:
 def test_single_precision_is_as_close_as_dense_single_precision() -> None:
     given = case(300, 2000, 16, 900, scale=0.7)
     cast = given.to(torch.float32)
-    exact, ours, dense = naive(given), logged_log_prob(*cast).double(), naive(cast).double()
+    exact, ours, dense = naive(given), softmax_log_prob(*cast).double(), naive(cast).double()
     assert float((ours - exact).abs().max()) <= 2 * float((dense - exact).abs().max())
 
 
@@ -252,7 +252,7 @@ def test_a_bias_of_minus_infinity_masks_actions(max_bytes: int) -> None:
     mask = torch.arange(17) % 3 == 0
     mask[:6] = True
     masked = given._replace(bias=given.bias.masked_fill(mask, -torch.inf), row_action=torch.full((20,), 7)).leaves()
-    found = logged_log_prob(*masked, max_bytes=max_bytes)
+    found = softmax_log_prob(*masked, max_bytes=max_bytes)
     torch.testing.assert_close(found, naive(masked))
     gradients = masked.gradients(found.sum())
     assert all(bool(gradient.isfinite().all()) for gradient in gradients)
@@ -287,7 +287,7 @@ def test_repeated_calls_are_bitwise_equal() -> None:
 def test_what_does_not_fit_is_refused(change: dict[str, Tensor], words: str) -> None:
     given = case(5, 7, 3, 2)._replace(**change)
     with pytest.raises(ParameterError, match=words):
-        logged_log_prob(*given)
+        softmax_log_prob(*given)
 
 
 def test_gradients_of_the_fused_pass_are_handed_over_once() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from offpolicy.paper import learning_runs
 
 from offpolicy.errors import LogError
 from offpolicy.learning import METHODS
+from offpolicy.paper import learning_runs
 from offpolicy.paper.json_lines import read_rows
 from offpolicy.paper.learning_runs import ENTRIES, Nuisances, draw_world, learn_synthetic, tune_synthetic
 from offpolicy.paper.learning_tables import (

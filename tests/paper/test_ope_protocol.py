@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from offpolicy.paper import ope_protocol
 from scipy.sparse import csr_matrix
 
 from offpolicy.datasets.synthetic import ExtremeShape
 from offpolicy.datasets.xmc import XmcData, load_xmc
 from offpolicy.evaluation.inputs import weight_inputs
+from offpolicy.paper import ope_protocol
 from offpolicy.paper.ope_protocol import markdown, run_protocol, summarise
 from offpolicy.paper.ope_worlds import QUICK, OpeSplits, epsilon_greedy, synthetic_splits, xmc_splits
 from offpolicy.policies import UniformPolicy

@@ -4,13 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from offpolicy.datasets.jester import JesterDesign, load_jester, simulate_log
-from offpolicy.errors import ParameterError
-from offpolicy.log import FeatureTable, NumericColumn, Vocabulary
 from offpolicy.paper.real_data import (
-    MatchedById,
     jester_markdown,
     jester_seed,
     jester_targets,
@@ -20,25 +16,6 @@ from offpolicy.paper.real_data import (
 )
 from offpolicy.policies import LinearSoftmaxPolicy
 from shared_data import shared_data
-
-
-class _Known:
-    n_actions = 3
-
-    def log_probs(self, contexts: FeatureTable) -> torch.Tensor:
-        return torch.tensor([[0.5, 0.3, 0.2]]).log().expand(contexts.n_rows, -1)
-
-
-def test_actions_are_matched_by_id() -> None:
-    matched = MatchedById.of(_Known(), Vocabulary(["a", "b", "c"]), Vocabulary(["c", "a", "b"]))
-    found = matched.log_probs(FeatureTable({"x": NumericColumn(np.zeros(2))})).exp()
-    assert torch.allclose(found, torch.tensor([[0.2, 0.5, 0.3]] * 2))
-    assert matched.n_actions == 3
-
-
-def test_other_actions_are_refused() -> None:
-    with pytest.raises(ParameterError, match="the same actions"):
-        MatchedById.of(_Known(), Vocabulary(["a", "b", "c"]), Vocabulary(["a", "b", "d"]))
 
 
 def _ratings() -> np.ndarray[Any, np.dtype[np.float64]]:

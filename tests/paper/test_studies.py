@@ -12,6 +12,7 @@ import torch
 
 from offpolicy.errors import OffPolicyError
 from offpolicy.evaluation.ranking import rank_all
+from offpolicy.log import ActionTable
 from offpolicy.paper.studies import STUDIES, Study, document_worlds
 from offpolicy.paper.studies.documents import FREQUENT, RARE, Documents
 from offpolicy.paper.studies.grid import Grid
@@ -107,7 +108,7 @@ def test_learning_beats_chance_and_true_propensities_help() -> None:
 
 
 class _Uniform:
-    n_actions = LABELS
+    actions = ActionTable.numbered(LABELS)
 
     def log_probs(self, contexts: Any) -> torch.Tensor:
         return torch.zeros(contexts.n_rows, LABELS)

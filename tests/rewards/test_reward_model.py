@@ -106,17 +106,6 @@ def test_the_rewards_of_all_contexts_come_from_models_that_did_not_see_them() ->
     assert replace(FITTED, row_fold=None, folds=()).context_rewards is None
 
 
-def test_baselines_of_rows_by_brute_force() -> None:
-    policy = WORLD.target_policy()
-    found = FITTED.row_baselines(LOG, policy.log_probs)
-    probs = policy.log_probs(LOG.contexts).exp()
-    assert FITTED.row_fold is not None
-    for row in (0, 7, 1999):
-        x = int(LOG.context_index[row])
-        q = FITTED.folds[FITTED.row_fold[row]].rewards(LOG.contexts.take(slice(x, x + 1)))[0].double()
-        assert float(found[row]) == pytest.approx(float((probs[x] * q).sum()), rel=1e-6)
-
-
 def test_the_evaluator_takes_it() -> None:
     uniform = UniformPolicy(6)
     inputs = weight_inputs(("log_ratio",), LOG, uniform, uniform, reward_model=FITTED)

@@ -103,7 +103,7 @@ def _restored(scorer: Scorer, actions: ActionTable, document: PolicyDocument, fo
     if document.excluded:
         mask = torch.zeros(len(actions), dtype=torch.bool)
         mask[document.excluded] = True
-    policy = ScorerPolicy(scorer, mask)
+    policy = ScorerPolicy(scorer, actions, mask)
     weights_usable = bool(policy.weights.isfinite().all()) and not bool(policy.bias.isnan().any())
     if not weights_usable:
         raise ArtifactError(f"{folder / WEIGHTS} gives scores that are not finite. Save the policy again.")

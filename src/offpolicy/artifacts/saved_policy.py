@@ -1,7 +1,6 @@
 """A policy loaded from its folder: probabilities for evaluation, and recommendations in the user's own ids."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,18 @@ from torch import Tensor
 from offpolicy.artifacts.batches import batches
 from offpolicy.artifacts.contexts import ContextEncoder, Encoded
 from offpolicy.artifacts.document import ContextColumn, Metadata, PolicyDocument
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.ranking import Mode, best, drawn, recommendations
 from offpolicy.artifacts.writers import table_writer
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, Column, FeatureTable, LoggedData
-from offpolicy.policies import ScorerPolicy
+from offpolicy.policies import ScorerPolicy, logged_log_prob
 from offpolicy.seeding import generator
 
 BATCH_ROWS = 16_384
 """Contexts read, scored and written at once."""
 
 OWN_COLUMNS = ("row", "rank", "action", "probability", "unknown", "note")
-NAMED = 5  # unknown actions that a message names
 
 
 class SavedPolicy:
@@ -35,7 +32,7 @@ class SavedPolicy:
 
     An id that the policy does not know (a new user, or an item in a bag) takes the place its encoder keeps for the
     unknown: the unknown embedding of a tower, the shared place of rare ids or zeros in a linear model. An action that
-    it does not know is never recommended, and its probability cannot be asked for.
+    it does not know is never recommended: its probability is 0.
     """
 
     def __init__(self, policy: ScorerPolicy, actions: ActionTable, document: PolicyDocument) -> None:
@@ -80,27 +77,11 @@ class SavedPolicy:
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """log π(a_n|x_n) of every logged row, actions matched by their ids."""
-        if log.actions.vocabulary != self.actions.vocabulary:
-            codes = self._codes(log.actions)
-            self._refuse_unknown(log.actions, (codes < 0) & (log.action_count > 0))
-            log = replace(log, action=codes[log.action], actions=self.actions)
-        return self.policy.logged_log_prob(log)
+        return logged_log_prob(self.policy, log)
 
     def aligned(self, actions: ActionTable) -> "SavedPolicy":
-        """The same policy with its actions in the order of another table that holds the same ids."""
-        codes = self._codes(actions)
-        self._refuse_unknown(actions, codes < 0)
-        if len(actions) < self.n_actions:
-            left_out = sorted(set(range(self.n_actions)) - set(codes.tolist()))
-            named = self._named(self.actions, left_out)
-            raise ArtifactError(
-                f"The policy also chooses actions that are not in the log's table: {named}. Read the log with "
-                "actions=policy.actions."
-            )
-        order = torch.from_numpy(codes.astype(np.int64))
-        policy = ScorerPolicy(self.policy.scorer)
-        policy.weights, policy.bias = self.policy.weights[order], self.policy.bias[order]
-        return SavedPolicy(policy, actions, self.document)
+        """The same policy over another table that holds all its actions; others have probability 0."""
+        return SavedPolicy(self.policy.aligned(actions), actions, self.document)
 
     def recommend(
         self,
@@ -196,19 +177,3 @@ class SavedPolicy:
         if first == 0:
             nothing = (torch.empty(0, k, dtype=torch.int64), torch.empty(0, k, dtype=torch.float64))
             yield recommendations(nothing, self.actions, {}, {name: pl.Series([], dtype=pl.String) for name in keep}, 0)
-
-    def _codes(self, actions: ActionTable) -> Any:
-        return self.actions.vocabulary.encode(actions.vocabulary.ids)
-
-    def _refuse_unknown(self, actions: ActionTable, unknown: Any) -> None:
-        if unknown.any():
-            named = self._named(actions, np.flatnonzero(unknown).tolist())
-            raise ArtifactError(
-                f"The policy does not know these actions of the log: {named}. Leave out their rows, or learn a policy "
-                "that knows them."
-            )
-
-    @staticmethod
-    def _named(actions: ActionTable, codes: list[int]) -> str:
-        shown = ", ".join(map(repr, actions.vocabulary.decode(codes[:NAMED])))
-        return shown if len(codes) <= NAMED else f"{shown} and {len(codes) - NAMED} more"

@@ -12,8 +12,8 @@ from offpolicy.checks import NON_NEGATIVE, POSITIVE, check_number
 from offpolicy.datasets.location import check_known_counts, find_data
 from offpolicy.datasets.number_file import read_numbers
 from offpolicy.errors import ParameterError
-from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData
-from offpolicy.policies import LinearSoftmaxPolicy, Policy, context_tiles
+from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData, pieces
+from offpolicy.policies import LinearSoftmaxPolicy, Policy
 from offpolicy.seeding import generator, torch_generator
 
 COUNTS = {"users": 1_473, "jokes": 100}
@@ -59,7 +59,7 @@ class JesterWorld:
     def value(self, policy: Policy) -> float:
         """V(π) over all users, exactly."""
         total = 0.0
-        for tile in context_tiles(self.log.n_contexts, self.log.n_actions):
+        for tile in pieces(self.log.n_contexts, self.log.n_actions):
             probs = policy.log_probs(self.log.contexts.take(tile)).double().exp()
             total += float((probs * torch.from_numpy(self.rewards[tile])).sum())
         return total / self.log.n_contexts

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offpolicy.log import CategoricalColumn, EmbeddingColumn, FeatureTable, LoggedData, Vocabulary
-from offpolicy.policies import LinearSoftmaxPolicy, Policy, TabularPolicy, context_tiles, tensor
+from offpolicy.log import CategoricalColumn, EmbeddingColumn, FeatureTable, LoggedData, Vocabulary, pieces
+from offpolicy.policies import LinearSoftmaxPolicy, Policy, TabularPolicy, tensor
 from offpolicy.seeding import generator, torch_generator
 
 
@@ -153,7 +153,7 @@ class LinearSoftmaxWorld:
     def value(self, policy: Policy, contexts: FeatureTable) -> float:
         """V(π) over these contexts, exactly."""
         total = 0.0
-        for tile in context_tiles(contexts.n_rows, policy.n_actions):
+        for tile in pieces(contexts.n_rows, len(policy.actions)):
             part = contexts.take(tile)
             total += float((policy.log_probs(part).exp() * self.rewards(part)).sum())
         return total / contexts.n_rows
@@ -216,7 +216,7 @@ class ExtremeWorld:
         most = int(counts.max())
         parts: list[Tensor] = []
         unit = LinearSoftmaxPolicy("x", self.labels, self.popularity)
-        for tile in context_tiles(self.contexts.n_rows, len(self.labels), bytes_per_value=4):
+        for tile in pieces(self.contexts.n_rows, len(self.labels)):
             scores = unit.log_probs(self.contexts.take(tile))
             scores -= torch.empty_like(scores).exponential_(generator=random).log_()
             top = scores.topk(most, dim=1).indices
@@ -244,7 +244,7 @@ class ExtremeWorld:
         random = torch_generator(seed, "extreme-log")
         actions: list[Tensor] = []
         probs: list[Tensor] = []
-        for tile in context_tiles(self.contexts.n_rows, len(self.labels), bytes_per_value=4):
+        for tile in pieces(self.contexts.n_rows, len(self.labels)):
             log_probs = self.logging_policy.log_probs(self.contexts.take(tile))
             cumulative = log_probs.exp().cumsum(1)
             draw = torch.rand(len(log_probs), rows_per_context, generator=random) * cumulative[:, -1:]
@@ -267,7 +267,7 @@ class ExtremeWorld:
         total = 0.0
         starts = torch.from_numpy(self.positive_offsets)
         positives = tensor(self.positive_actions).long()
-        for tile in context_tiles(self.contexts.n_rows, len(self.labels), bytes_per_value=4):
+        for tile in pieces(self.contexts.n_rows, len(self.labels)):
             log_probs = policy.log_probs(self.contexts.take(tile))
             counts = (starts[1:] - starts[:-1])[tile]
             owner = torch.arange(len(counts)).repeat_interleave(counts)

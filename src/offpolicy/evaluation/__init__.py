@@ -9,7 +9,6 @@ from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
     CONTEXT_SUMS,
     TOP_P_INPUTS,
-    RewardModel,
     log_count_prob,
     weight_inputs,
 )
@@ -34,7 +33,6 @@ __all__ = [
     "PolicyRows",
     "Ranking",
     "RankingSums",
-    "RewardModel",
     "Terms",
     "audit",
     "auto_estimate",

@@ -65,7 +65,7 @@ def evaluate(
         )
     if reward_model is None and not all(isinstance(target, ColumnPolicy) for target in targets.values()):
         reward_model = PooledRewardModel.fit(log, beta.whole.design)
-    if uncertainty is None and beta.log is log:
+    if uncertainty is None and beta.is_own(log):
         uncertainty = row_uncertainty(beta)
     if isinstance(gamma, str):
         check_choice("gamma", gamma, ("calibrated",))

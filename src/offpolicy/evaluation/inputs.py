@@ -4,24 +4,14 @@ Sums over all actions need π(·|x) and β̂(·|x) of a context, never of a row,
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from offpolicy.errors import ParameterError
 from offpolicy.estimators import log_floor
-from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.policies import Policy, logged_log_prob, row_tiles, tensor, tile_log_probs
-
-
-class RewardModel(Protocol):
-    """q̂: expected rewards of all actions."""
-
-    def rewards(self, contexts: FeatureTable) -> Tensor:
-        """q̂(x, a), shape (contexts, actions)."""
-        ...
-
+from offpolicy.log import LoggedData
+from offpolicy.policies import Policy, aligned, batch_log_probs, logged_log_prob, tensor
+from offpolicy.rewards import RewardModel
 
 ContextSum = Callable[[Tensor, Tensor], Tensor]
 
@@ -48,12 +38,7 @@ def weight_inputs(
 ) -> dict[str, Tensor]:
     """The named inputs for every row of the log, and `imputed` and `baseline` where there is a reward model."""
     wanted = set(names)
-    for side, policy in (("target", target), ("logging", logging)):
-        if policy.n_actions != log.n_actions:
-            raise ParameterError(
-                f"The {side} policy chooses among {policy.n_actions} actions, but the log has {log.n_actions}. "
-                "Build the policy over the log's own action table."
-            )
+    target, logging = aligned(target, log.actions, "target"), aligned(logging, log.actions, "logging")
     log_target, log_logging = logged_log_prob(target, log), logged_log_prob(logging, log)
     inputs: dict[str, Tensor] = {
         "log_target": log_target,
@@ -89,13 +74,13 @@ def _all_action_inputs(
     inputs = {name: torch.empty(log.n_rows, dtype=torch.float64) for name in sorted(kept)}
     if not kept:
         return inputs
-    for tile in row_tiles(log):
+    for tile in log.batches():
         contexts = log.contexts.take(tile.contexts)
-        cell = (tile.row_context, tile.row_action)
-        log_target = tile_log_probs(target, log, tile.contexts)
+        cell = (torch.from_numpy(tile.row_context), torch.from_numpy(tile.row_action))
+        log_target = batch_log_probs(target, log, tile)
         parts: dict[str, Tensor] = {}
         if names:
-            log_logging = tile_log_probs(logging, log, tile.contexts)
+            log_logging = batch_log_probs(logging, log, tile)
             asked = names.intersection(CONTEXT_SUMS)
             parts = {name: CONTEXT_SUMS[name](log_target, log_logging)[cell[0]] for name in asked}
             if names.intersection(TOP_P_INPUTS):

@@ -12,7 +12,7 @@ from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import ColumnPolicy, Policy, row_tiles, tensor, tile_log_probs
+from offpolicy.policies import ColumnPolicy, Policy, batch_log_probs, tensor
 from offpolicy.propensity import LoggingPolicy
 
 Answer = Literal["answerable", "answerable on part", "run an experiment"]
@@ -161,9 +161,9 @@ def _estimate_checks(estimate: AutoEstimate) -> list[Check]:
 def unsupported_mass(log: LoggedData, target: Policy, logging_policy: LoggingPolicy) -> Tensor:
     """Per context, the policy's probability on actions that logging hardly ever shows there."""
     mass = torch.empty(log.n_contexts, dtype=torch.float64)
-    for tile in row_tiles(log):
-        rare = tile_log_probs(logging_policy, log, tile.contexts) < np.log(UNSUPPORTED)
-        probs = tile_log_probs(target, log, tile.contexts).double().exp()
+    for tile in log.batches():
+        rare = batch_log_probs(logging_policy, log, tile) < np.log(UNSUPPORTED)
+        probs = batch_log_probs(target, log, tile).double().exp()
         mass[tile.contexts] = (probs * rare).sum(1)
     return mass
 

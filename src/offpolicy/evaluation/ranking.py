@@ -18,9 +18,9 @@ from torch import Tensor
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.datasets import CandidateLists
 from offpolicy.errors import ParameterError
-from offpolicy.log import FeatureTable
+from offpolicy.log import FeatureTable, pieces
 from offpolicy.models import best_first
-from offpolicy.policies import Policy, context_tiles
+from offpolicy.policies import Policy
 
 NoPositives: TypeAlias = Literal["zero", "drop"]
 """A user without positives counts as 0 in every mean, or does not count."""
@@ -256,7 +256,7 @@ def rank_lists(policy: Policy, lists: CandidateLists, sums: RankingSums | None =
     sums = sums or RankingSums()
     owner = lists.owner
     scores = np.empty(len(owner))
-    for tile in context_tiles(lists.n_users, policy.n_actions):
+    for tile in pieces(lists.n_users, len(policy.actions)):
         log_probs = policy.log_probs(lists.contexts.take(lists.context_index[tile]))
         rows = slice(int(lists.offsets[tile.start]), int(lists.offsets[tile.stop]))
         index = torch.from_numpy(owner[rows] - tile.start), torch.from_numpy(lists.action[rows].astype(np.int64))
@@ -280,7 +280,7 @@ def rank_all(
     sums = sums or RankingSums()
     if positives.n_users != contexts.n_rows:
         raise ParameterError(f"There are {contexts.n_rows} contexts, but positives of {positives.n_users}.")
-    for tile in context_tiles(contexts.n_rows, policy.n_actions):
+    for tile in pieces(contexts.n_rows, len(policy.actions)):
         scores = policy.log_probs(contexts.take(tile))
         hidden = None if excluded is None else excluded.part(tile)
         user = np.arange(tile.start, tile.stop)

@@ -48,8 +48,8 @@ class PolicyRows:
         model = None if isinstance(target, ColumnPolicy) else reward_model
         names = {*BASIC, "sample_size", *asked}.difference(INDEX_INPUTS)
         found = weight_inputs(names, log, target, logging_policy, uncertainty=uncertainty, reward_model=model)
-        if model is not None and model.log is log:
-            found["imputed"] = model.imputed  # leave-one-out: a row does not vouch for itself
+        if model is not None and model.fingerprint == log.fingerprint:
+            found["imputed"] = model.imputed  # leave-one-out
         return cls(log, found, model is not None)
 
     @property

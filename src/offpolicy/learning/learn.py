@@ -1,7 +1,7 @@
 """`learn_policy`: from a log to a policy, by any method of the table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import Hyper
-from offpolicy.evaluation import RewardModel
 from offpolicy.learning.checkpoints import fingerprint
 from offpolicy.learning.config import LearnerConfig, settle
 from offpolicy.learning.history import Epoch
@@ -22,9 +21,10 @@ from offpolicy.learning.schedule import Alternate, Pretrained, Schedule
 from offpolicy.learning.supply import Supply, asks_for_logging
 from offpolicy.learning.surrogate import Plan, Surrogate
 from offpolicy.learning.trainer import Trainer
-from offpolicy.log import FeatureTable, LoggedData, parts_of_rows
+from offpolicy.log import ActionTable, FeatureTable, LoggedData
 from offpolicy.models import LinearScorer, Scorer, linear_scorer, two_tower_scorer
-from offpolicy.policies import Policy, ScorerPolicy
+from offpolicy.policies import Policy, ScorerPolicy, logged_log_prob
+from offpolicy.rewards import RewardModel
 from offpolicy.seeding import torch_generator
 
 FREE_TO_CHANGE = ("epochs", "patience", "show_progress", "tensorboard")
@@ -53,17 +53,26 @@ class LearnedPolicy:
     """β̂ as it ended, where it was estimated in alternation."""
 
     @property
+    def actions(self) -> ActionTable:
+        """The actions it chooses among."""
+        return self.policy.actions
+
+    @property
     def n_actions(self) -> int:
         """Number of actions."""
         return self.policy.n_actions
+
+    def aligned(self, actions: ActionTable) -> "LearnedPolicy":
+        """The same policy over another table that holds all its actions."""
+        return replace(self, policy=self.policy.aligned(actions))
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """log π(·|x), (contexts, actions)."""
         return self.policy.log_probs(contexts)
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
-        """log π(a_n|x_n) of logged rows, float64."""
-        return self.policy.logged_log_prob(log)
+        """log π(a_n|x_n) of logged rows, float64, actions matched by id."""
+        return logged_log_prob(self.policy, log)
 
 
 def learn_policy(
@@ -101,7 +110,7 @@ def learn_policy(
     trainer.run()
     plan, logging = trainer.surrogate.plan, trainer.schedule.scorer
     return LearnedPolicy(
-        ScorerPolicy(trainer.scorer),
+        ScorerPolicy(trainer.scorer, log.actions),
         trainer.scorer,
         plan.method.name,
         plan.method.label or plan.method.name,
@@ -111,7 +120,7 @@ def learn_policy(
         trainer.best.epoch,
         trainer.best.metric,
         None if trainer.monitor is None else trainer.monitor.name,
-        None if logging is None else ScorerPolicy(logging),
+        None if logging is None else ScorerPolicy(logging, log.actions),
     )
 
 
@@ -186,7 +195,7 @@ def _held_out_rows(log: LoggedData, validation: Any, config: LearnerConfig) -> t
             "with their positives)."
         )
     held_out_metric(config.metric)
-    train, valid = parts_of_rows(log.cluster_index, False, (1 - config.held_out, config.held_out), config.seed)
+    (train, _), (valid, _) = log.divide((1 - config.held_out, config.held_out), seed=config.seed)
     return train, valid
 
 

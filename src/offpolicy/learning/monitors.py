@@ -19,7 +19,7 @@ from offpolicy.evaluation import ActionSets, RankingSums, Terms, clustered, rank
 from offpolicy.learning.rows import context_inputs
 from offpolicy.learning.surrogate import Surrogate
 from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.models import ContextBatches, expectation, logged_log_prob
+from offpolicy.models import ContextBatches, expectation, softmax_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, tensor
 
 HELD_OUT_METRICS = ("value", "lower_bound")
@@ -105,7 +105,7 @@ class HeldOut:
         baseline = torch.zeros(self.log.n_rows, dtype=torch.float64)
         for batch in ContextBatches(self.log, CONTEXTS_AT_ONCE).epoch():
             head = (policy.states(batch.contexts), policy.weights, policy.bias)
-            log_prob[batch.rows] = logged_log_prob(*head, batch.row_context, batch.row_action)
+            log_prob[batch.rows] = softmax_log_prob(*head, batch.row_context, batch.row_action)
             for name, values in context_inputs(plan.method.inputs, rows, batch, *head).items():
                 given.setdefault(name, torch.empty(self.log.n_rows, dtype=dtype))
                 given[name][batch.rows] = values[batch.row_context]

@@ -13,7 +13,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.evaluation import CONTEXT_SUMS, TOP_P_INPUTS, log_count_prob, top_actions
 from offpolicy.log import LoggedData
 from offpolicy.models import Batch, iterate_log_probs
-from offpolicy.policies import Policy, row_tiles, tensor
+from offpolicy.policies import Policy, tensor
 
 Integers = npt.NDArray[np.int64]
 WHOLE_NUMBERS = ("context_index", "action", "logging_rank", "fold")
@@ -112,7 +112,7 @@ def row_inputs(
             rows.put(name, tensor(values))
     if wanted & set(CONTEXT_SUMS) and logging is not None and is_kept(log):
         rows.by_context["log_logging"] = torch.cat(
-            [logging.log_probs(log.contexts.take(tile.contexts)).to(dtype) for tile in row_tiles(log)]
+            [logging.log_probs(log.contexts.take(tile.contexts)).to(dtype) for tile in log.batches()]
         )
     if wanted & set(TOP_P_INPUTS):
         assert logging is not None
@@ -124,7 +124,7 @@ def _put_top(rows: RowInputs, log: LoggedData, logging: Policy, p: int) -> None:
     """The top-p actions of β̂ in every context, the rank of each row's action among them (p outside) and their mass."""
     top = torch.empty(log.n_contexts, p, dtype=torch.int32)
     mass, rank = torch.empty(log.n_rows), torch.empty(log.n_rows, dtype=torch.int64)
-    for tile in row_tiles(log):
+    for tile in log.batches():
         log_probs = logging.log_probs(log.contexts.take(tile.contexts))
         best = top_actions(log_probs, p)
         top[tile.contexts] = best.int()

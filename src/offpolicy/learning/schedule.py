@@ -131,7 +131,7 @@ class Alternate:
         return ascend(self._scorer, self._optimiser, batch, torch.ones(len(batch.rows)), self._normaliser)
 
     def _refresh(self) -> None:
-        policy = ScorerPolicy(self._scorer)
+        policy = ScorerPolicy(self._scorer, self._log.actions)
         for log, rows in self._parts:
             rows.logging = policy
             rows.put("log_logging", policy.logged_log_prob(log))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import Hyper
-from offpolicy.evaluation import RewardModel
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import LOGGING_INPUTS, METHODS, Method
 from offpolicy.learning.monitors import check_rows
@@ -18,9 +17,9 @@ from offpolicy.learning.rows import RowInputs, is_kept, row_inputs
 from offpolicy.learning.surrogate import BatchValues, Plan
 from offpolicy.log import LoggedData
 from offpolicy.models import Batch, Scorer, Values
-from offpolicy.policies import Policy, logged_log_prob, row_tiles
+from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
-from offpolicy.rewards import CrossFittedRewards, PooledRewardModel, RewardFitConfig, fit_reward_model
+from offpolicy.rewards import CrossFittedRewards, RewardFitConfig, RewardModel, fit_reward_model, row_rewards
 from offpolicy.uncertainty import row_uncertainty, uncertainty_of
 
 
@@ -102,7 +101,7 @@ class Supply:
         model = self.rewards
         if model is not None:
             rows.put("imputed", row_rewards(model, self.log))
-            if isinstance(model, CrossFittedRewards) and model.row_fold is not None and model.log is self.log:
+            if isinstance(model, CrossFittedRewards) and model.row_fold is not None and model.log.same_as(self.log):
                 rows.put("fold", torch.from_numpy(model.row_fold))
                 if is_kept(self.log) and model.context_rewards is not None:
                     rows.by_context["rewards"] = model.context_rewards
@@ -175,16 +174,3 @@ class Supply:
 def asks_for_logging(method: Method, config: LearnerConfig) -> bool:
     """Whether β̂ is needed: by the method, or by the capped ratio that stands for its weight in the first epoch."""
     return method.needs_logging_policy or (config.first_epoch_cap is not None and method.weighs)
-
-
-def row_rewards(model: RewardModel, log: LoggedData) -> Tensor:
-    """q̂(x_n, a_n) of logged rows, float64."""
-    if isinstance(model, CrossFittedRewards):
-        return model.row_rewards(log)
-    if isinstance(model, PooledRewardModel) and model.log is log:
-        return model.imputed
-    result = torch.empty(log.n_rows, dtype=torch.float64)
-    for tile in row_tiles(log):
-        rewards = model.rewards(log.contexts.take(tile.contexts))
-        result[tile.rows] = rewards[tile.row_context, tile.row_action].double()
-    return result

@@ -184,7 +184,7 @@ class Trainer:
         if self.monitor is None:
             self.best = Best(epoch["epoch"])
         else:
-            score = epoch[self.monitor.name] = self.monitor.score(ScorerPolicy(self.scorer))
+            score = epoch[self.monitor.name] = self.monitor.score(ScorerPolicy(self.scorer, self.log.actions))
             if self.best.metric is None or score > self.best.metric:
                 state = {name: values.detach().clone() for name, values in self.scorer.state_dict().items()}
                 self.best = Best(epoch["epoch"], score, state)

@@ -1,7 +1,6 @@
 """The log: what was shown to whom and what came of it, checked once and then trusted."""
 
 from offpolicy.log.actions import ActionTable
-from offpolicy.log.assignment import parts_of_rows
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.features import (
     BagColumn,
@@ -25,8 +24,9 @@ from offpolicy.log.files import (
 )
 from offpolicy.log.formats.obp import from_obp, target_prob_from_obp, to_obp
 from offpolicy.log.formats.vowpal import vowpal_frame
+from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
-from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.logged_data import LogBatch, LoggedData, pieces
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import read_log
@@ -47,6 +47,7 @@ __all__ = [
     "Format",
     "Id",
     "Kind",
+    "LogBatch",
     "LogSchema",
     "LoggedData",
     "NumericColumn",
@@ -57,6 +58,7 @@ __all__ = [
     "blank_lines_at_end",
     "check_columns",
     "column_names",
+    "digest",
     "expanded",
     "feature_table",
     "format_of",
@@ -67,11 +69,12 @@ __all__ = [
     "nearest",
     "numbers",
     "owned",
-    "parts_of_rows",
+    "pieces",
     "read_log",
     "read_table",
     "sealed",
     "separator_of",
+    "table_hashes",
     "target_prob_from_obp",
     "to_obp",
     "typed_text",

@@ -30,6 +30,11 @@ class ActionTable:
                 f"and {self.features.n_rows} entries."
             )
 
+    @classmethod
+    def numbered(cls, count: int) -> "ActionTable":
+        """Actions called 0, 1, ..., count − 1."""
+        return cls(Vocabulary(range(int(count))))
+
     def __len__(self) -> int:
         """The number of actions."""
         return len(self.vocabulary)
@@ -40,7 +45,7 @@ def coded_actions(action: Any, actions: Any) -> tuple[ActionTable, Codes]:
     if isinstance(actions, bool):
         raise ParameterError(f"actions must be a number of actions or their ids, but it is {actions!r}.")
     if isinstance(actions, int | np.integer):
-        return ActionTable(Vocabulary(range(int(actions)))), action
+        return ActionTable.numbered(int(actions)), action
     ids = id_series(action).alias("action")
     if ids.null_count():
         row = ids.is_null().arg_max()

@@ -1,4 +1,8 @@
-"""Which part or fold each row belongs to. Groups of rows move together; single rows are never split apart."""
+"""Which part or fold each row belongs to: a function of its unit's content and the seed, never of the row's place.
+
+A unit is a cluster or a context; its hash, keyed by the seed, is its place on the line from 0 to 1. Appending, dropping
+or shuffling rows therefore moves nobody from one part to another. In time, parts follow each other instead.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,55 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from offpolicy.errors import ParameterError
-from offpolicy.seeding import generator
+from offpolicy.log.hashing import Hashes, uniform
+
+Rows = npt.NDArray[np.int64]
 
 
-def parts_of_rows(
-    unit: npt.NDArray[Any], in_time: bool, fractions: Sequence[float], seed: int
-) -> list[npt.NDArray[np.int64]]:
-    """The rows of each part, ascending; `unit` is the group (or the instant) of each row."""
-    shares = _checked_fractions(fractions)
-    part = _place(unit, in_time, np.cumsum(shares)[:-1], seed, "split")
-    rows = [np.flatnonzero(part == number) for number in range(len(shares))]
-    empty = [number for number, held in enumerate(rows) if held.size == 0]
-    if empty:
-        raise ParameterError(
-            f"fractions {tuple(shares)} leave part {empty[0]} without rows, because the log has only "
-            f"{len(np.unique(unit))} groups. Use larger fractions, fewer parts or more data."
-        )
-    return rows
-
-
-def fold_of_each_row(unit: npt.NDArray[Any], in_time: bool, k: int, seed: int) -> npt.NDArray[np.int64]:
-    """The fold 0..k-1 of each row."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 2:
-        raise ParameterError(f"k must be an integer of at least 2, but it is {k!r}.")
-    fold = _place(unit, in_time, np.arange(1, k) / k, seed, "folds")
-    if len(np.unique(fold)) < k:
-        raise ParameterError(
-            f"k = {k} folds need at least {k} groups of rows, but the log has {len(np.unique(unit))}. Use fewer folds."
-        )
-    return fold
-
-
-def _place(
-    unit: npt.NDArray[Any], in_time: bool, cuts: npt.NDArray[np.float64], seed: int, stream: str
-) -> npt.NDArray[np.int64]:
-    """For each row the number of cuts that lie at or before its group's place on the line from 0 to 1."""
-    if in_time:
-        _, group, counts = np.unique(unit, return_inverse=True, return_counts=True)
-        before = np.cumsum(counts) - counts
-        place = (before + 0.5 * counts) / counts.sum()  # an instant goes where its middle row would
-    else:
-        group = unit
-        present = np.flatnonzero(np.bincount(unit))
-        place = np.zeros(int(present[-1]) + 1)
-        place[present] = (generator(seed, "log", stream).permutation(len(present)) + 0.5) / len(present)
-    part: npt.NDArray[np.int64] = np.searchsorted(cuts, place, side="right")
-    return part[group]
-
-
-def _checked_fractions(fractions: Sequence[float]) -> list[float]:
+def checked_fractions(fractions: Sequence[float]) -> list[float]:
+    """Two or more shares that sum to 1."""
     try:
         shares = [float(share) for share in fractions]
     except (TypeError, ValueError):
@@ -65,3 +27,44 @@ def _checked_fractions(fractions: Sequence[float]) -> list[float]:
             f"fractions must be two or more positive numbers that sum to 1, such as (0.8, 0.2), but they are {shares}."
         )
     return shares
+
+
+def checked_folds(k: int) -> list[float]:
+    """k equal shares."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 2:
+        raise ParameterError(f"k must be an integer of at least 2, but it is {k!r}.")
+    return [1 / int(k)] * int(k)
+
+
+def part_of_units(hashes: Hashes, shares: Sequence[float], key: str) -> npt.NDArray[np.int64]:
+    """The part 0, 1, ... of each unit, of about these shares.
+
+    A part that would be empty, as happens with a handful of units, takes the unit whose place is nearest to its own.
+    """
+    if len(hashes) < len(shares):
+        raise ParameterError(
+            f"{len(shares)} parts need at least {len(shares)} groups of rows, but the log has {len(hashes)}. Use fewer "
+            "parts or more data."
+        )
+    place = uniform(hashes, key)
+    ends = np.cumsum(shares)
+    part: npt.NDArray[np.int64] = np.searchsorted(ends[:-1], place, side="right")
+    for empty in np.flatnonzero(np.bincount(part, minlength=len(shares)) == 0).tolist():
+        distance = np.abs(place - (ends[empty] - shares[empty] / 2))
+        distance[np.bincount(part, minlength=len(shares))[part] == 1] = np.inf
+        part[np.argmin(distance)] = empty
+    return part
+
+
+def part_in_time(instant: npt.NDArray[Any], shares: Sequence[float]) -> npt.NDArray[np.int64]:
+    """The part of each row; parts follow each other in time, and rows of one instant stay together."""
+    _, group, counts = np.unique(instant, return_inverse=True, return_counts=True)
+    place = (np.cumsum(counts) - 0.5 * counts) / counts.sum()  # an instant goes where its middle row would
+    part: npt.NDArray[np.int64] = np.searchsorted(np.cumsum(shares)[:-1], place, side="right")
+    empty = np.flatnonzero(np.bincount(part, minlength=len(shares)) == 0)
+    if empty.size:
+        raise ParameterError(
+            f"fractions {tuple(shares)} leave part {empty[0]} without rows, because the log has only {len(counts)} "
+            "instants. Use larger fractions, fewer parts or more data."
+        )
+    return part[group]

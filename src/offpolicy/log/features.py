@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import polars as pl
 from offpolicy.errors import LogError
 from offpolicy.log.ids import Codes, Id, codes_in, distinct_ids, id_series, owned, sealed
 
+Checked = TypeVar("Checked")
 Kind: TypeAlias = Literal["numeric", "categorical", "embedding", "bag"]
 KINDS: tuple[Kind, ...] = ("numeric", "categorical", "embedding", "bag")
 
@@ -110,6 +111,14 @@ def _check_finite(values: npt.NDArray[Any], what: str) -> None:
         )
 
 
+def trusted(kind: type[Checked], **values: Any) -> Checked:
+    """An instance made of parts that were checked before, such as a slice of a checked column: not checked again."""
+    made = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
 def _check_shape(array: npt.NDArray[Any], ndim: int, what: str) -> None:
     if array.ndim != ndim:
         raise LogError(f"{what} must be an array with {ndim} dimension(s), but its shape is {array.shape}.")
@@ -138,7 +147,7 @@ class NumericColumn:
 
     def take(self, index: Any) -> "NumericColumn":
         """The entries at these positions."""
-        return NumericColumn(owned(self.values[index]))
+        return trusted(NumericColumn, values=owned(self.values[index]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +176,7 @@ class CategoricalColumn:
 
     def take(self, index: Any) -> "CategoricalColumn":
         """The entries at these positions, under the same vocabulary."""
-        return CategoricalColumn(owned(self.codes[index]), self.vocabulary)
+        return trusted(CategoricalColumn, codes=owned(self.codes[index]), vocabulary=self.vocabulary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +205,7 @@ class EmbeddingColumn:
 
     def take(self, index: Any) -> "EmbeddingColumn":
         """The vectors at these positions."""
-        return EmbeddingColumn(owned(self.values[index]))
+        return trusted(EmbeddingColumn, values=owned(self.values[index]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +249,7 @@ class BagColumn:
         offsets = np.concatenate(([0], np.cumsum(sizes)))
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
         codes = self.codes[np.repeat(starts, sizes) + within]
-        return BagColumn(owned(offsets), owned(codes), self.vocabulary)
+        return trusted(BagColumn, offsets=owned(offsets), codes=owned(codes), vocabulary=self.vocabulary)
 
 
 Column: TypeAlias = NumericColumn | CategoricalColumn | EmbeddingColumn | BagColumn
@@ -291,7 +300,8 @@ class FeatureTable(Mapping[str, Column]):
 
     def take(self, index: Any) -> "FeatureTable":
         """The same columns at these positions."""
-        return FeatureTable({name: column.take(index) for name, column in self._columns.items()})
+        columns = {name: column.take(index) for name, column in self._columns.items()}
+        return trusted(FeatureTable, _columns=columns, _n_rows=len(next(iter(columns.values()))))
 
     def __repr__(self) -> str:
         """The number of entries and each column's kind."""

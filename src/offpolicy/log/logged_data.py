@@ -1,7 +1,7 @@
 """The frozen log: rows of (context, action, reward) that point at contexts stored once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -11,13 +11,36 @@ import numpy.typing as npt
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.log.actions import ActionTable, coded_actions
 from offpolicy.log.arrays import context_table, deduplicated
-from offpolicy.log.assignment import fold_of_each_row, parts_of_rows
-from offpolicy.log.features import FeatureTable, Vocabulary
+from offpolicy.log.assignment import Rows, checked_folds, checked_fractions, part_in_time, part_of_units
+from offpolicy.log.features import FeatureTable, Vocabulary, trusted
+from offpolicy.log.hashing import Hashes, digest, mixed, number_hashes, table_hashes, vocabulary_hashes
 from offpolicy.log.ids import Codes, owned, sealed
 from offpolicy.log.rewards import checked_range, rescaled
 
 Unit: TypeAlias = Literal["context", "cluster", "time"]
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
+BATCH_BYTES = 64 * 2**20
+"""Memory one (contexts × actions) piece may take unless the caller says otherwise; larger ones are no faster."""
+
+
+@dataclass(frozen=True)
+class LogBatch:
+    """Some contexts of a log and the rows that point at them."""
+
+    contexts: slice
+    rows: Rows
+    """Positions of the rows in the log."""
+    row_context: Rows
+    """Which context of the slice each of them points at."""
+    row_action: Rows
+    """Their logged actions."""
+
+
+def pieces(n: int, width: int, budget: int | None = None) -> Iterator[slice]:
+    """Slices of n entries of `width` numbers (8 bytes each) that fit a budget of bytes."""
+    size = max(1, (BATCH_BYTES if budget is None else budget) // (8 * max(width, 1)))
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,6 +60,9 @@ class LoggedData:
     timestamp: npt.NDArray[np.int64] | None = None  # (rows,)
     reward_range: tuple[float, float] = (0.0, 1.0)
     cluster_vocabulary: Vocabulary | None = None
+    row_weight: npt.NDArray[np.float64] | None = None  # (rows,) how many events each stands for; None: one
+    lineage: str = ""
+    """The splits this log is a part of, so that splitting a part again is independent of how it came about."""
 
     def __post_init__(self) -> None:
         """Seal every array and check every rule, so that nobody needs to check again."""
@@ -53,6 +79,10 @@ class LoggedData:
         _check_within("reward", self.reward, 0.0, 1.0)
         if self.logging_prob is not None:
             _check_within("logging_prob", self.logging_prob, np.nextafter(0.0, 1.0), 1.0)
+        if self.row_weight is not None:
+            _check_within("row_weight", self.row_weight, 0.0, np.finfo(np.float64).max)
+            if not self.row_weight.any():
+                raise LogError("row_weight is zero in every row: the log stands for no event at all.")
         _check_clusters(self.cluster, self.cluster_vocabulary)
 
     def __repr__(self) -> str:
@@ -81,6 +111,7 @@ class LoggedData:
         cluster: Any = None,
         timestamp: Any = None,
         reward_range: tuple[float, float] = (0.0, 1.0),
+        row_weight: Any = None,
     ) -> "LoggedData":
         """Build a log from arrays.
 
@@ -88,7 +119,8 @@ class LoggedData:
         `context_index` it holds the distinct contexts, without it one entry per row, which is then de-duplicated
         exactly. `actions` is the number of actions K (then `action` holds codes 0..K-1), a sequence of ids, a
         `Vocabulary` or an `ActionTable` (then `action` holds ids), or None (the distinct ids of `action`).
-        `reward` is on the scale of `reward_range` and is rescaled to [0, 1]. Arrays are copied.
+        `reward` is on the scale of `reward_range` and is rescaled to [0, 1]. `row_weight` says how many events each row
+        stands for (1/keep probability in a log that keeps a share of its rows). Arrays are copied.
         """
         table = context_table(contexts)
         if context_index is None:
@@ -109,6 +141,7 @@ class LoggedData:
             timestamp=_integer_times(timestamp),
             reward_range=(low, high),
             cluster_vocabulary=clusters,
+            row_weight=row_weight,
         )
 
     @property
@@ -130,6 +163,26 @@ class LoggedData:
     def cluster_index(self) -> Codes:
         """The unit of independence of each row: its cluster, or its context when no cluster was given."""
         return self.context_index if self.cluster is None else self.cluster
+
+    @property
+    def n_events(self) -> float:
+        """The number of events the rows stand for."""
+        return float(self.n_rows if self.row_weight is None else self.row_weight.sum())
+
+    @cached_property
+    def action_weight(self) -> npt.NDArray[np.float64]:
+        """The events in which each action was logged."""
+        return owned(np.bincount(self.action, self.row_weight, self.n_actions).astype(np.float64))
+
+    @cached_property
+    def context_weight(self) -> npt.NDArray[np.float64]:
+        """The events of each context."""
+        return owned(np.bincount(self.context_index, self.row_weight, self.n_contexts).astype(np.float64))
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean reward of an event, in [0, 1]."""
+        return float(np.average(self.reward, weights=self.row_weight))
 
     @cached_property
     def action_count(self) -> npt.NDArray[np.int64]:
@@ -159,22 +212,49 @@ class LoggedData:
             if self.cluster_vocabulary is not None:
                 ids = self.cluster_vocabulary.ids.gather(used_clusters)
                 changed["cluster_vocabulary"] = Vocabulary(ids)
-        contexts = self.contexts if len(used) == self.n_contexts else self.contexts.take(used)
-        return replace(self, contexts=contexts, **changed)
+        if not len(changed["action"]):
+            raise LogError("A log needs at least one row, but this one is empty.")
+        changed["contexts"] = self.contexts if len(used) == self.n_contexts else self.contexts.take(used)
+        same = {each.name: getattr(self, each.name) for each in fields(self)}
+        return trusted(LoggedData, **same | changed)
 
     def split(self, fractions: Sequence[float], by: Unit | None = None, seed: int = 0) -> tuple["LoggedData", ...]:
         """Disjoint logs of about these fractions of the groups; a group is never on two sides.
 
-        Groups are clusters when there are some and contexts otherwise, unless `by` says which. By cluster, a context
-        that occurs in two clusters may be met on both sides: the cluster is the unit then. By time, the parts follow
-        each other, `fractions` count rows, and rows of one instant stay together.
+        Groups are clusters when there are some and contexts otherwise, unless `by` says which. The side of a group is
+        a function of its id (or the context's content) and the seed: appended, dropped or shuffled rows move no other.
+        By cluster, a context that occurs in two clusters may be met on both sides: the cluster is the unit then. By
+        time, the parts follow each other, `fractions` count rows, and rows of one instant stay together.
         """
-        parts = parts_of_rows(self._unit(by), by == "time", fractions, seed)
-        return tuple(self.take(rows) for rows in parts)
+        return tuple(part for _, part in self.divide(fractions, by, seed))
 
-    def folds(self, k: int, by: Unit | None = None, seed: int = 0) -> npt.NDArray[np.int64]:
+    def divide(
+        self, fractions: Sequence[float], by: Unit | None = None, seed: int = 0
+    ) -> list[tuple[Rows, "LoggedData"]]:
+        """As `split`, with the positions of each part's rows in this log."""
+        shares = checked_fractions(fractions)
+        part = self._parts(shares, by, f"split {seed}")
+        named = "/".join(f"{share:g}" for share in shares)
+        found = []
+        for number in range(len(shares)):
+            rows = np.flatnonzero(part == number)
+            taken = replace(self.take(rows), lineage=f"{self.lineage}split {seed} {named} part {number};")
+            found.append((rows, taken))
+        return found
+
+    def folds(self, k: int, by: Unit | None = None, seed: int = 0) -> Rows:
         """The fold 0..k-1 of each row for cross-fitting; rows of one group share a fold (groups as in `split`)."""
-        return fold_of_each_row(self._unit(by), by == "time", k, seed)
+        return self._parts(checked_folds(k), by, f"folds {seed}")
+
+    def _parts(self, shares: Sequence[float], by: Unit | None, key: str) -> Rows:
+        if by == "time":
+            return part_in_time(self._unit(by), shares)
+        unit = self._unit(by)
+        present = np.flatnonzero(np.bincount(unit))
+        hashes = self.context_hashes if by == "context" or self.cluster is None else self.cluster_hashes
+        part: Rows = np.zeros(int(present[-1]) + 1, dtype=np.int64)
+        part[present] = part_of_units(hashes[present], shares, self.lineage + key)
+        return np.asarray(part[unit])
 
     def _unit(self, by: Unit | None) -> npt.NDArray[Any]:
         if by is None:
@@ -188,6 +268,87 @@ class LoggedData:
             raise ParameterError(f"A split by {by} needs a {column}, but this log has none. Read the log with one.")
         return unit
 
+    @cached_property
+    def context_hashes(self) -> Hashes:
+        """A hash of each distinct context's content, the same wherever the context occurs."""
+        return owned(table_hashes(self.contexts, self.n_contexts))
+
+    @cached_property
+    def cluster_hashes(self) -> Hashes:
+        """A hash of each cluster's id; of each context where there are no clusters."""
+        if self.cluster is None:
+            return self.context_hashes
+        vocabulary = self.cluster_vocabulary or Vocabulary(range(int(self.cluster.max()) + 1))
+        return owned(vocabulary_hashes(vocabulary))
+
+    @cached_property
+    def row_hashes(self) -> Hashes:
+        """A hash of what each row says: context, action, reward, instant; the same in any later version of the log."""
+        action = mixed(vocabulary_hashes(self.actions.vocabulary))[self.action]
+        found = mixed(self.context_hashes[self.context_index] + action) ^ number_hashes(
+            self.reward_to_user_scale(self.reward)
+        )
+        return owned(found if self.timestamp is None else mixed(found) ^ mixed(self.timestamp))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything the log holds, row by row: equal logs, and only they, have equal fingerprints."""
+        features = self.actions.features
+        return digest(
+            self.context_hashes,
+            vocabulary_hashes(self.actions.vocabulary),
+            None if features is None else table_hashes(features, features.n_rows),
+            np.array(self.reward_range),
+            None if self.cluster is None else self.cluster_hashes,
+            *(getattr(self, name) for name in _ROW_ARRAYS),
+        )
+
+    def same_as(self, other: "LoggedData") -> bool:
+        """Whether another log holds the same rows in the same order."""
+        return self is other or self.fingerprint == other.fingerprint
+
+    def batches(self, budget: int | None = None, width: int | None = None) -> Iterator["LogBatch"]:
+        """The log in pieces: some contexts and every row that points at them, within a budget of bytes.
+
+        A context takes `width` numbers of 8 bytes, one an action unless given. This is the one way through a log.
+        """
+        order = self._rows_by_context
+        starts = np.concatenate(([0], np.cumsum(np.bincount(self.context_index, minlength=self.n_contexts))))
+        for contexts in pieces(self.n_contexts, width or self.n_actions, budget):
+            span = slice(int(starts[contexts.start]), int(starts[contexts.stop]))
+            rows = np.arange(span.start, span.stop) if order is None else order[span].astype(np.int64)
+            yield LogBatch(
+                contexts,
+                rows,
+                self.context_index[rows].astype(np.int64) - contexts.start,
+                self.action[rows].astype(np.int64),
+            )
+
+    @cached_property
+    def _rows_by_context(self) -> Codes | None:
+        """The rows in order of their contexts; None where they are in order already."""
+        if bool((self.context_index[1:] >= self.context_index[:-1]).all()):
+            return None
+        return owned(np.argsort(self.context_index, kind="stable").astype(np.int32))
+
+    def with_actions(self, actions: ActionTable) -> "LoggedData":
+        """The same rows under another action table: ids are matched, codes and features are the table's."""
+        if actions is self.actions:
+            return self
+        codes = actions.vocabulary.encode(self.actions.vocabulary.ids)
+        missing = np.flatnonzero((codes < 0) & (self.action_count > 0))
+        if missing.size:
+            named = ", ".join(map(repr, self.actions.vocabulary.decode(missing[:5].tolist())))
+            raise LogError(
+                f"The log holds {missing.size} actions that the table does not, such as {named}. Give a table with all "
+                "actions of the log."
+            )
+        return replace(self, action=owned(codes[self.action]), actions=actions)
+
+    def weighted(self, row_weight: Any) -> "LoggedData":
+        """The same rows, each standing for so many events; None takes every row for one."""
+        return replace(self, row_weight=row_weight)
+
     def without_propensities(self) -> "LoggedData":
         """The same log with its logging probabilities forgotten."""
         return replace(self, logging_prob=None)
@@ -196,11 +357,6 @@ class LoggedData:
         """A reward or value in [0, 1] on the user's own scale."""
         low, high = self.reward_range
         return low + value * (high - low)
-
-    def width_to_user_scale(self, width: FloatOrArray) -> FloatOrArray:
-        """A difference of rewards, a standard error or an interval's width on the user's own scale."""
-        low, high = self.reward_range
-        return width * (high - low)
 
     def summary(self) -> dict[str, Any]:
         """Plain facts about the log, ready for JSON; rewards on the user's scale."""
@@ -211,7 +367,7 @@ class LoggedData:
             "rows_per_context_median": float(np.median(per_context)),
             "actions": self.n_actions,
             "actions_never_logged": int((self.action_count == 0).sum()),
-            "reward_mean": float(self.reward_to_user_scale(float(self.reward.mean()))),
+            "reward_mean": float(self.reward_to_user_scale(self.mean_reward)),
             "reward_range": list(self.reward_range),
             "reward_binary": bool(((self.reward == 0.0) | (self.reward == 1.0)).all()),
             "propensities_recorded": self.logging_prob is not None,
@@ -229,6 +385,7 @@ _ROW_ARRAYS: dict[str, Any] = {
     "logging_prob": np.float64,
     "cluster": np.int32,
     "timestamp": np.int64,
+    "row_weight": np.float64,
 }
 
 

@@ -26,7 +26,7 @@ from offpolicy.models.scorers import (
 )
 from offpolicy.models.softmax import (
     log_normaliser,
-    logged_log_prob,
+    softmax_log_prob,
     weighted_log_likelihood,
     weighted_log_likelihood_grad,
 )
@@ -63,9 +63,9 @@ __all__ = [
     "linear_scorer",
     "linear_values",
     "log_normaliser",
-    "logged_log_prob",
     "logging_two_tower",
     "sample",
+    "softmax_log_prob",
     "top_k",
     "total_expectation",
     "two_tower_scorer",

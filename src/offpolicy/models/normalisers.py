@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.models.softmax import log_normaliser, logged_log_prob, weighted, weighted_log_likelihood
+from offpolicy.models.softmax import log_normaliser, softmax_log_prob, weighted, weighted_log_likelihood
 from offpolicy.models.tiles import Coefficients, Places
 
 
@@ -56,7 +56,7 @@ class Full(Normaliser):
         self, states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Tensor, row_action: Tensor
     ) -> Tensor:
         """log π(a_n|x_n)."""
-        return logged_log_prob(states, weights, bias, row_context, row_action)
+        return softmax_log_prob(states, weights, bias, row_context, row_action)
 
     def surrogate(
         self,
@@ -94,7 +94,7 @@ class InBatch(Normaliser):
     ) -> Tensor:
         """log of the share of the logged action among the batch's actions."""
         own = self._present(weights, bias, row_action)
-        return logged_log_prob(states, own.weights, own.bias, row_context, own.place) - own.repeats
+        return softmax_log_prob(states, own.weights, own.bias, row_context, own.place) - own.repeats
 
     def surrogate(
         self,

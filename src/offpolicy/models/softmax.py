@@ -127,7 +127,7 @@ def weighted(log_prob: Tensor, coefficients: Coefficients) -> Tensor:
     return (row * log_prob.where(row != 0, 0.0)).sum()
 
 
-def logged_log_prob(
+def softmax_log_prob(
     states: Tensor,
     weights: Tensor,
     bias: Tensor | None,
@@ -161,7 +161,7 @@ def weighted_log_likelihood(
     """
     _check(states, weights, bias, row_context, row_action)
     if together and callable(coefficients) and len(states) > tile_size(len(states), weights, max_bytes):
-        log_prob = logged_log_prob(states, weights, bias, row_context, row_action, max_bytes=max_bytes)
+        log_prob = softmax_log_prob(states, weights, bias, row_context, row_action, max_bytes=max_bytes)
         return weighted(log_prob, coefficients)
     if isinstance(coefficients, Tensor):
         kept = coefficients.detach().nonzero().squeeze(1)

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from offpolicy.datasets import Csr, ExtremeShape, ExtremeWorld, XmcData
-from offpolicy.log import EmbeddingColumn, FeatureTable
+from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, digest, table_hashes
 from offpolicy.models import weighted_log_likelihood
 from offpolicy.policies import TopKPolicy
 from offpolicy.progress import progress
@@ -129,4 +129,5 @@ def epsilon_greedy(world: ExtremeWorld, epsilon: float) -> tuple[TopKPolicy, flo
     lists[place, np.arange(len(place)) - world.positive_offsets[place]] = world.positive_actions
     k = len(world.labels)
     value = float((1 - epsilon) + epsilon * counts.mean() / k)
-    return TopKPolicy(world.contexts, torch.from_numpy(lists), k, epsilon), value
+    contexts = digest(table_hashes(world.contexts, world.contexts.n_rows))
+    return TopKPolicy(ActionTable.numbered(k), contexts, torch.from_numpy(lists), epsilon), value

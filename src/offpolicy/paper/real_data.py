@@ -12,19 +12,16 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from offpolicy.datasets import Campaign, JesterDesign, JesterWorld, load_jester, load_obd, simulate_log
-from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Evaluation, evaluate
-from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData, Vocabulary
+from offpolicy.log import EmbeddingColumn, LoggedData
 from offpolicy.policies import EpsilonGreedyPolicy, LinearSoftmaxPolicy, Policy, UniformPolicy
 from offpolicy.progress import progress
 from offpolicy.propensity import fit_logging_policy
@@ -32,34 +29,6 @@ from offpolicy.propensity import fit_logging_policy
 SHOWN = ("ips", "snips", "dr", "sndr", "snuips")
 SIZES = (1, 5)
 """Rows a user in the logs simulated from Jester."""
-
-
-@dataclass(frozen=True)
-class MatchedById:
-    """A policy over another log's actions, told in this log's: actions are matched by id, never by code."""
-
-    base: Policy
-    place: Tensor  # (actions,) the code that each of this log's actions has in the base's vocabulary
-
-    @classmethod
-    def of(cls, base: Policy, known: Vocabulary, wanted: Vocabulary) -> "MatchedById":
-        """Match the actions, which must be the same set."""
-        place = known.encode(wanted.ids)
-        if len(known) != len(wanted) or (place < 0).any():
-            raise ParameterError(
-                f"The two logs must have the same actions, but one has {len(known)} and the other {len(wanted)}, of "
-                f"which {int((place < 0).sum())} are unknown to the first. Read both with one list of actions."
-            )
-        return cls(base, torch.from_numpy(place.astype(np.int64)))
-
-    @property
-    def n_actions(self) -> int:
-        """Number of actions."""
-        return len(self.place)
-
-    def log_probs(self, contexts: FeatureTable) -> Tensor:
-        """The base's columns in this log's order."""
-        return self.base.log_probs(contexts)[:, self.place]
 
 
 def open_bandit(data: str | Path | None = None, campaign: Campaign = "men", seed: int = 0) -> list[dict[str, Any]]:
@@ -71,9 +40,7 @@ def open_bandit(data: str | Path | None = None, campaign: Campaign = "men", seed
     bts, random = (load_obd(policy, campaign, data) for policy in ("bts", "random"))
     hidden = {"bts": bts.without_propensities(), "random": random.without_propensities()}
     fitted = {name: fit_logging_policy(log, "auto", seed=seed) for name, log in hidden.items()}
-    ids, other_ids = bts.actions.vocabulary, random.actions.vocabulary
-    uniform = MatchedById.of(UniformPolicy(random.n_actions), other_ids, ids)
-    sampling = MatchedById.of(fitted["bts"], ids, other_ids)
+    uniform, sampling = UniformPolicy(random.actions), fitted["bts"]
     questions = (("random", "bts", uniform, bts, random), ("bts, modelled", "random", sampling, random, bts))
     rows = []
     for name, logged_by, target, log, own in questions:

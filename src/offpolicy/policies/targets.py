@@ -1,4 +1,4 @@
-"""What may be evaluated: a learned policy, a column of probabilities, a function, top-k lists, uniform, ε-greedy."""
+"""What may be evaluated besides policies: a column of probabilities, a function, top-k lists, "uniform"."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.policies import Policy, UniformPolicy, tensor
+from offpolicy.log import ActionTable, FeatureTable, LoggedData, digest, table_hashes
+from offpolicy.policies.policy import Policy, aligned, tensor
+from offpolicy.policies.simple import UniformPolicy
 
 SUM_TOLERANCE = 1e-4
 """How far the probabilities of a context may be from summing to 1."""
@@ -18,15 +19,12 @@ SUM_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class ColumnPolicy:
-    """π(a_n|x_n) of the logged rows and nothing else: no sum over other actions is possible."""
+    """π(a_n|x_n) of the rows of one log and nothing else: no sum over other actions is possible."""
 
-    log: LoggedData
+    actions: ActionTable
+    fingerprint: str
+    """Of the log whose rows these are."""
     probs: Tensor  # (rows,)
-
-    @property
-    def n_actions(self) -> int:
-        """Number of actions."""
-        return self.log.n_actions
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """Refuse: only the logged actions' probabilities are known."""
@@ -37,8 +35,8 @@ class ColumnPolicy:
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """The logarithm of the column."""
-        if log is not self.log:
-            raise ParameterError("A column of probabilities belongs to the log it was given for.")
+        if log.fingerprint != self.fingerprint:
+            raise ParameterError("A column of probabilities belongs to the rows of the log it was given for.")
         return self.probs.log()
 
 
@@ -47,7 +45,12 @@ class FunctionPolicy:
     """A function from a table of contexts to probabilities, (contexts, actions), asked tile by tile."""
 
     function: Callable[[FeatureTable], Any]
-    n_actions: int
+    actions: ActionTable
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return len(self.actions)
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The function's answer, checked to be distributions."""
@@ -66,26 +69,23 @@ class FunctionPolicy:
 class TopKPolicy:
     """Lists of actions per context that share most of the mass; the rest is spread evenly over all actions.
 
-    `lists` are the actions' codes per context of the log, (contexts, k); −1 pads a shorter list.
+    `lists` are the actions' codes per context of one log, (contexts, k), each at most once; −1 pads a shorter list.
     """
 
-    contexts: FeatureTable
+    actions: ActionTable
+    contexts: str
+    """Fingerprint of the contexts the lists were given for."""
     lists: Tensor  # (contexts, k)
-    n_actions: int
     residual: float = 0.05
 
-    def probs_of(self, place: Tensor, action: Tensor) -> Tensor:
-        """π of some actions for contexts at these places."""
-        lists = self.lists[place]
-        listed = (lists >= 0).sum(1).clamp(min=1).double()
-        member = (lists == action[:, None]).any(1)
-        share = torch.where(member, (1 - self.residual) / listed, torch.zeros_like(listed))
-        return share + self.residual / self.n_actions
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return len(self.actions)
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """Probabilities of all actions for all contexts of the log."""
-        if contexts is not self.contexts:
-            raise ParameterError("Top-k lists belong to the contexts they were given for.")
+        self._check(digest(table_hashes(contexts, contexts.n_rows)))
         return self.log_probs_at(slice(None))
 
     def log_probs_at(self, contexts: slice) -> Tensor:
@@ -99,46 +99,34 @@ class TopKPolicy:
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """π of the logged actions, without looking at the others."""
-        if log.contexts is not self.contexts:
-            raise ParameterError("Top-k lists belong to the log whose contexts they were given for.")
-        return self.probs_of(tensor(log.context_index).long(), tensor(log.action).long()).log()
+        self._check(digest(log.context_hashes))
+        lists = self.lists[tensor(log.context_index).long()]
+        listed = (lists >= 0).sum(1).clamp(min=1).double()
+        member = (lists == tensor(log.action).long()[:, None]).any(1)
+        share = torch.where(member, (1 - self.residual) / listed, torch.zeros_like(listed))
+        return (share + self.residual / self.n_actions).log()
 
-
-@dataclass(frozen=True)
-class EpsilonGreedyPolicy:
-    """The base policy's favourite with probability 1 − ε, any action otherwise."""
-
-    base: Policy
-    epsilon: float
-
-    @property
-    def n_actions(self) -> int:
-        """Number of actions."""
-        return self.base.n_actions
-
-    def log_probs(self, contexts: FeatureTable) -> Tensor:
-        """(1 − ε)·1{a is the favourite} + ε/K."""
-        favourite = self.base.log_probs(contexts).argmax(1)
-        probs = torch.full((contexts.n_rows, self.n_actions), self.epsilon / self.n_actions, dtype=torch.float64)
-        probs[torch.arange(len(favourite)), favourite] += 1 - self.epsilon
-        return probs.log()
+    def _check(self, contexts: str) -> None:
+        if contexts != self.contexts:
+            raise ParameterError("Top-k lists belong to the contexts of the log they were given for.")
 
 
 def as_policy(target: Any, log: LoggedData, name: str = "policy") -> Policy:
-    """The target as a policy over the log's actions, or a ParameterError that says what may be given."""
+    """The target as a policy over the log's actions, or a ParameterError that says what may be given.
+
+    A policy with an action table is aligned by id. A function, or an object with `log_probs` and no table, answers in
+    the order of the log's own actions.
+    """
     if isinstance(target, str) and target == "uniform":
-        return UniformPolicy(log.n_actions)
+        return UniformPolicy(log.actions)
     if isinstance(target, Policy):
-        if target.n_actions != log.n_actions:
-            raise ParameterError(
-                f"Policy {name!r} chooses among {target.n_actions} actions, but the log has {log.n_actions}. "
-                "Read the log with the policy's own list of actions."
-            )
-        return target
+        return aligned(target, log.actions, name)
     if isinstance(target, Mapping):
         return _top_k(target, log, name)
+    if hasattr(target, "log_probs"):
+        return FunctionPolicy(lambda contexts: target.log_probs(contexts).exp(), log.actions)
     if callable(target):
-        return FunctionPolicy(target, log.n_actions)
+        return FunctionPolicy(target, log.actions)
     if isinstance(target, Sequence | np.ndarray | Tensor) and not isinstance(target, str):
         return _column(target, log, name)
     raise ParameterError(
@@ -159,7 +147,7 @@ def _column(target: Any, log: LoggedData, name: str) -> ColumnPolicy:
         raise ParameterError(
             f"Policy {name!r} must hold probabilities in [0, 1], but row {bad[0]} holds {column[bad[0]]}. Mend it."
         )
-    return ColumnPolicy(log, torch.from_numpy(column))
+    return ColumnPolicy(log.actions, log.fingerprint, torch.from_numpy(column))
 
 
 def _top_k(target: Mapping[Any, Any], log: LoggedData, name: str) -> TopKPolicy:
@@ -179,8 +167,9 @@ def _top_k(target: Mapping[Any, Any], log: LoggedData, name: str) -> TopKPolicy:
                 f"Policy {name!r} lists action {unknown!r} for context {place}, but the log has no such action. "
                 "Give the log the full list of actions."
             )
-        codes[place, : len(encoded)] = torch.from_numpy(encoded.astype(np.int64))
-    return TopKPolicy(log.contexts, codes, log.n_actions, float(target.get("residual", 0.05)))
+        distinct = encoded[np.sort(np.unique(encoded, return_index=True)[1])]  # an id that is listed twice counts once
+        codes[place, : len(distinct)] = torch.from_numpy(distinct.astype(np.int64))
+    return TopKPolicy(log.actions, digest(log.context_hashes), codes, float(target.get("residual", 0.05)))
 
 
 def _check_distributions(probs: Tensor) -> None:

@@ -11,18 +11,21 @@ from torch import Tensor
 
 from offpolicy.checks import check_choice
 from offpolicy.errors import ParameterError
-from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.log import ActionTable, FeatureTable, LoggedData
 from offpolicy.models import DesignMatrix, LinearScorer, Normaliser, Scorer, linear_scorer, two_tower_scorer
-from offpolicy.policies import Policy, ScorerPolicy, UniformPolicy, logged_log_prob
-from offpolicy.propensity.likelihood import FitConfig, FitOutcome, fit_softmax, fits_whole, softmax_policy
-from offpolicy.propensity.models import (
+from offpolicy.policies import (
     ClassifierPolicy,
     CountsPolicy,
+    Policy,
     PopularityPolicy,
     RecordedPolicy,
+    ScorerPolicy,
+    UniformPolicy,
     WithBackoff,
+    logged_log_prob,
     with_backoff,
 )
+from offpolicy.propensity.likelihood import FitConfig, FitOutcome, fit_softmax, fits_whole, softmax_policy
 from offpolicy.propensity.quality import Quality, measure
 
 MODELS = ("auto", "recorded", "uniform", "popularity", "counts", "linear", "quadratic", "two_tower")
@@ -65,7 +68,7 @@ class LoggingPolicy:
     model: str
     """Which rung of the ladder it is."""
     log: LoggedData = field(repr=False)
-    """The log it was fitted to."""
+    """The log it was fitted to; other logs are told from it by their fingerprint."""
     whole: FittedModel = field(repr=False)
     """Fitted to all rows."""
     quality: Quality
@@ -81,9 +84,18 @@ class LoggingPolicy:
     """Fit the same model, with the choices already made, to another log (for bootstraps)."""
 
     @property
+    def actions(self) -> ActionTable:
+        """The actions it chooses among."""
+        return self.whole.policy.actions
+
+    @property
     def n_actions(self) -> int:
         """Number of actions."""
-        return self.whole.policy.n_actions
+        return len(self.actions)
+
+    def is_own(self, log: LoggedData) -> bool:
+        """Whether this is the log it was fitted to."""
+        return log.same_as(self.log)
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """log β̂(·|x) by the model fitted to all rows."""
@@ -91,7 +103,7 @@ class LoggingPolicy:
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """log β̂ of logged rows; cross-fitted for the log it was fitted to."""
-        return self.row_log_prob if log is self.log else logged_log_prob(self.whole.policy, log)
+        return self.row_log_prob if self.is_own(log) else logged_log_prob(self.whole.policy, log)
 
 
 def fit_logging_policy(
@@ -120,7 +132,7 @@ def fit_logging_policy(
     tries = [_tried(each, config, normaliser, train, valid) for each in _candidates(model, train)]
     best = max(tries, key=lambda tried: tried.quality.log_likelihood)
     name, fit, chosen, quality = best.name, best.fit, best.chosen, best.quality
-    whole = fit(log, None, chosen)[0] if train is not log else best.model
+    whole = best.model if train.n_rows == log.n_rows else fit(log, None, chosen)[0]
     rows = logged_log_prob(whole.policy, log)
     fold_models: tuple[FittedModel, ...] = ()
     row_fold = None
@@ -172,14 +184,14 @@ def cross_fitted(
 
 
 def _held_out_split(log: LoggedData, share: float, by: Unit | None, seed: int) -> tuple[LoggedData, LoggedData]:
-    """Rows to fit and rows to judge by; a log with a single context is judged on itself, there being no other."""
+    """Rows to fit and rows to judge by; a log with a single unit is judged on itself, there being no other."""
     if not 0 < share < 1:
         raise ParameterError(f"held_out must be a share between 0 and 1, but it is {share}.")
-    units = log.cluster_index if by is None else log.context_index if by == "context" else log.cluster
-    if units is None or int(np.max(units)) == 0:
+    if by == "cluster" and log.cluster is None:
+        raise ParameterError("by='cluster' needs clusters, but this log has none. Read it with one, or use 'context'.")
+    units = log.context_index if by == "context" else log.cluster_index
+    if len(np.unique(units)) < 2:
         return log, log
-    groups = int(np.max(units)) + 1
-    share = min(max(share, 1 / groups), 1 - 1 / groups)
     train, valid = log.split((1 - share, share), by=by, seed=seed)
     return train, valid
 
@@ -190,8 +202,8 @@ Fit = Callable[[LoggedData, LoggedData | None, FitOutcome | None], tuple[FittedM
 def _rung(model: Any, config: FitConfig, normaliser: Normaliser | None) -> tuple[str, Fit]:
     """The name of a rung and how to fit it: on rows, with or without held-out rows, maybe repeating a choice."""
     plain: dict[str, Callable[[LoggedData], Policy]] = {
-        "recorded": lambda log: RecordedPolicy(log.n_actions),
-        "uniform": lambda log: UniformPolicy(log.n_actions),
+        "recorded": lambda log: RecordedPolicy(log.actions),
+        "uniform": lambda log: UniformPolicy(log.actions),
         "popularity": lambda log: with_backoff(PopularityPolicy.fit(log), log),
         "counts": lambda log: with_backoff(CountsPolicy(log), log),
     }

@@ -13,9 +13,8 @@ from torch import Tensor
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
 from offpolicy.models import ContextBatches, Full, LinearScorer, Normaliser, Scorer, ascend
-from offpolicy.policies import Policy, ScorerPolicy, logged_log_prob, tensor
+from offpolicy.policies import Policy, ScorerPolicy, logged_log_prob, tensor, with_backoff
 from offpolicy.progress import progress
-from offpolicy.propensity.models import with_backoff
 from offpolicy.seeding import torch_generator
 
 LBFGS_NUMBERS = 40_000_000
@@ -78,11 +77,26 @@ def fit_softmax(
 def softmax_policy(scorer: Scorer, log: LoggedData) -> Policy:
     """The scorer's softmax over the actions this log shows, with back-off mass for the others."""
     unseen = tensor(log.action_count) == 0
-    return with_backoff(ScorerPolicy(scorer, unseen), log)
+    return with_backoff(ScorerPolicy(scorer, log.actions, unseen), log)
+
+
+def event_weights(log: LoggedData, rows: Tensor) -> Tensor:
+    """How many events each of these rows stands for."""
+    if log.row_weight is None:
+        return torch.ones(len(rows))
+    return tensor(log.row_weight)[rows].float()
+
+
+def weighted_mean(values: Tensor, log: LoggedData) -> float:
+    """The mean over the events of a log of one number a row."""
+    if log.row_weight is None:
+        return float(values.mean())
+    return float(values.double() @ tensor(log.row_weight)) / log.n_events
 
 
 def _held_out_likelihood(scorer: Scorer, log: LoggedData, held_out: LoggedData) -> float:
-    return float(logged_log_prob(softmax_policy(scorer, log), held_out).mean())
+    found = logged_log_prob(softmax_policy(scorer, log), held_out)
+    return weighted_mean(found, held_out)
 
 
 def _fit_whole(
@@ -120,12 +134,13 @@ def converge(scorer: LinearScorer, log: LoggedData, ridge: float, max_evaluation
     """
     features = scorer.states(log.contexts).detach().double()
     features = torch.cat([features, features.new_ones(len(features), 1)], 1)  # (contexts, d + 1)
-    rows = torch.from_numpy(np.bincount(log.context_index, minlength=log.n_contexts)).double()
+    rows = tensor(log.context_weight)
     seen = torch.from_numpy(np.flatnonzero(log.action_count))
     sums = features.new_zeros(log.n_actions, features.shape[1])
-    sums.index_add_(0, tensor(log.action).long(), features[tensor(log.context_index).long()])
+    weight = 1.0 if log.row_weight is None else tensor(log.row_weight)[:, None]
+    sums.index_add_(0, tensor(log.action).long(), features[tensor(log.context_index).long()] * weight)
     sums = sums[seen]
-    n = float(log.n_rows)
+    n = log.n_events
 
     def negative(flat: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
         theta = torch.from_numpy(flat).view(len(seen), -1)
@@ -170,7 +185,7 @@ def _fit_epochs(
     default = 1.0 if isinstance(scorer, LinearScorer) else 0.0
     ridge = chosen.ridge if chosen is not None else default if config.ridge is None else config.ridge
     parameters = [p for p in scorer.parameters() if p.requires_grad]
-    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, weight_decay=ridge / log.n_rows)
+    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, weight_decay=ridge / log.n_events)
     batches = ContextBatches(log, config.batch_contexts or min(512, max(16, log.n_contexts // 32)))
     random = torch_generator(config.seed, "logging-policy", "batches")
     plan = list(chosen.steps) if chosen is not None else None
@@ -182,9 +197,9 @@ def _fit_epochs(
             scorer.train()
             total = 0.0
             for batch in batches.epoch(random):
-                ones = torch.ones(len(batch.rows))
-                total += ascend(scorer, optimiser, batch, ones, normaliser) * len(batch.rows)
-            score = total / log.n_rows if held_out is None else _held_out_likelihood(scorer, log, held_out)
+                weight = event_weights(log, batch.rows)
+                total += ascend(scorer, optimiser, batch, weight, normaliser) * len(batch.rows)
+            score = total / log.n_events if held_out is None else _held_out_likelihood(scorer, log, held_out)
             advance(f"{'' if held_out is None else 'held-out '}log-likelihood {score:.4f}")
             if not math.isfinite(score):
                 raise ParameterError(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from offpolicy.log import LoggedData
-from offpolicy.policies import Policy, logged_log_prob, row_tiles, tensor
-from offpolicy.propensity.models import PopularityPolicy
+from offpolicy.policies import Policy, logged_log_prob, tensor
+from offpolicy.propensity.likelihood import event_weights, weighted_mean
 
 BIN_EDGES = torch.linspace(-12, 0, 25, dtype=torch.float64)[:-1]
 """Lower edges of the calibration bins in log β̂; the first bin also takes everything below."""
@@ -35,14 +35,14 @@ class CalibrationSums:
         self.pairs = torch.zeros_like(self.predicted)
         self.rows = 0.0
 
-    def add(self, log_probs: Tensor, rows_per_context: Tensor, logged: Tensor) -> None:
-        """Take in contexts (log β̂ over all actions, number of rows) and log β̂ of their logged rows."""
+    def add(self, log_probs: Tensor, events: Tensor, logged: Tensor, weight: Tensor) -> None:
+        """Take in contexts (log β̂ over all actions, events) and their rows (log β̂ of the logged action, events)."""
         cell = self._bin(log_probs.flatten())
-        count = rows_per_context.double()[:, None].expand_as(log_probs).flatten()
+        count = events.double()[:, None].expand_as(log_probs).flatten()
         self.predicted.index_add_(0, cell, log_probs.flatten().double().exp() * count)
         self.pairs.index_add_(0, cell, count)
-        self.observed += torch.bincount(self._bin(logged), minlength=len(BIN_EDGES)).double()
-        self.rows += float(len(logged))
+        self.observed.index_add_(0, self._bin(logged), weight.double())
+        self.rows += float(weight.sum())
 
     def merge(self, other: Self) -> None:
         """Take in what another has seen."""
@@ -96,14 +96,15 @@ def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_a
     logged = logged_log_prob(policy, held_out)
     popularity = smoothed_popularity(training)[tensor(held_out.action).long()]
     weight = (popularity - logged).exp()
+    mean = weighted_mean(weight, held_out)
     error, bins = _calibration(policy, held_out, logged) if all_actions else (None, [])
     return Quality(
-        log_likelihood=float(logged.mean()),
+        log_likelihood=weighted_mean(logged, held_out),
         uniform_log_likelihood=-float(np.log(held_out.n_actions)),
-        popularity_log_likelihood=float(popularity.mean()),
+        popularity_log_likelihood=weighted_mean(popularity, held_out),
         calibration_error=error,
-        mean_weight=float(weight.mean()),
-        mean_weight_error=float(weight.std(correction=0)) / held_out.n_rows**0.5,
+        mean_weight=mean,
+        mean_weight_error=_error_of_mean(weight, mean, held_out),
         rows=held_out.n_rows,
         bins=tuple(bins),
     )
@@ -111,13 +112,20 @@ def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_a
 
 def smoothed_popularity(log: LoggedData) -> Tensor:
     """log of add-one frequencies, a proper distribution over all actions."""
-    count = PopularityPolicy.fit(log).log_frequency.exp() * log.n_rows
-    return ((count + 1) / (log.n_rows + log.n_actions)).log()
+    return ((tensor(log.action_weight) + 1) / (log.n_events + log.n_actions)).log()
+
+
+def _error_of_mean(values: Tensor, mean: float, log: LoggedData) -> float:
+    """The standard error of a mean over events, its rows taken for independent."""
+    weight = torch.ones_like(values) if log.row_weight is None else tensor(log.row_weight)
+    return float((weight * (values - mean)).square().sum().sqrt()) / log.n_events
 
 
 def _calibration(policy: Policy, log: LoggedData, logged: Tensor) -> tuple[float, list[CalibrationBin]]:
     sums = CalibrationSums()
-    per_context = torch.bincount(tensor(log.context_index).long(), minlength=log.n_contexts)
-    for tile in row_tiles(log):
-        sums.add(policy.log_probs(log.contexts.take(tile.contexts)), per_context[tile.contexts], logged[tile.rows])
+    events = tensor(log.context_weight)
+    for batch in log.batches():
+        weight = event_weights(log, torch.from_numpy(batch.rows))
+        log_probs = policy.log_probs(log.contexts.take(batch.contexts))
+        sums.add(log_probs, events[batch.contexts], logged[batch.rows], weight)
     return sums.finish()

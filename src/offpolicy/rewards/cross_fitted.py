@@ -121,7 +121,7 @@ class CrossFittedRewards:
 
     def row_rewards(self, log: LoggedData) -> Tensor:
         """q̂(x_n, a_n), float64; for the log it was fitted to, by models that did not see the row."""
-        return self._own_rows if log is self.log else self.whole.row_rewards(log)
+        return self._own_rows if log.same_as(self.log) else self.whole.row_rewards(log)
 
     @cached_property
     def _own_rows(self) -> Tensor:
@@ -177,25 +177,6 @@ class CrossFittedRewards:
             return self.whole.rewards(contexts.take(part)) if found is None else found
 
         return values
-
-    @torch.no_grad()
-    def row_baselines(self, log: LoggedData, log_probs: Callable[[FeatureTable], Tensor]) -> Tensor:
-        """Σ_a π(a|x_n) q̂(x_n, a) of each row of its log, by models that did not see the row; π as log-probabilities."""
-        result = torch.empty(log.n_rows, dtype=torch.float64)
-        inside = self.row_fold is not None and log is self.log
-        parts = [np.flatnonzero(self.row_fold == k) for k in range(len(self.folds))] if inside else [None]
-        for model, rows in zip(self.folds if inside else (self.whole,), parts, strict=True):
-            part = log if rows is None else log.take(rows)
-            size = max(1, (64 << 20) // (8 * log.n_actions))
-            means = [
-                (log_probs(table).double().exp() * model.rewards(table).double()).sum(1)
-                for table in (part.contexts.take(slice(i, i + size)) for i in range(0, part.n_contexts, size))
-            ]
-            of_rows = torch.cat(means)[torch.from_numpy(part.context_index.astype(np.int64))]
-            if rows is None:
-                return of_rows
-            result[torch.from_numpy(rows)] = of_rows
-        return result
 
 
 def fit_reward_model(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models import DesignMatrix
+from offpolicy.rewards.model import rewards_of_rows
 
 Floats = npt.NDArray[np.float64]
 RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 1e6)
@@ -32,7 +33,8 @@ class PooledRewardModel:
     own: Tensor  # (actions, features)
     imputed: Tensor  # (rows,)
     """q̂(x_n, a_n) of each row of its log, without the row itself in its action's part."""
-    log: LoggedData
+    fingerprint: str
+    """Of the log it was fitted to."""
     ridge: float
 
     @classmethod
@@ -53,12 +55,16 @@ class PooledRewardModel:
             found, left = _own_part(features[log.context_index[rows]], residual[rows], (ridge,))
             own[action], residual[rows] = found[0], left[0]
         imputed = torch.from_numpy((log.reward - residual).clip(0.0, 1.0))
-        return cls(design, torch.from_numpy(pooled), torch.from_numpy(own), imputed, log, ridge)
+        return cls(design, torch.from_numpy(pooled), torch.from_numpy(own), imputed, log.fingerprint, ridge)
 
     def rewards(self, contexts: FeatureTable) -> Tensor:
         """q̂(x, a), cut to [0, 1]."""
         features = _with_intercept(self.design.encode(contexts))
         return (features @ (self.own + self.pooled).T).clamp_(0.0, 1.0)
+
+    def row_rewards(self, log: LoggedData) -> Tensor:
+        """q̂(x_n, a_n) of logged rows; for the log it was fitted to, without the row itself in its action's part."""
+        return self.imputed if log.fingerprint == self.fingerprint else rewards_of_rows(self, log)
 
 
 def _with_intercept(features: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from offpolicy.learning import (
     learn_policy,
     monitor_of,
 )
-from offpolicy.log import LoggedData, parts_of_rows
+from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, logged_log_prob, tensor
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
 from offpolicy.rewards import RewardFitConfig, fit_reward_model
@@ -83,8 +83,7 @@ class Problem:
         train, valid, rows = log, validation, None
         if validation is None:
             shares = (1 - config.held_out, config.held_out)
-            rows, others = parts_of_rows(log.cluster_index, False, shares, config.seed)
-            train, valid = log.take(rows), log.take(others)
+            (rows, train), (_, valid) = log.divide(shares, seed=config.seed)
         judged = isinstance(valid, LoggedData)
         logging: Any = logging_policy
         if (

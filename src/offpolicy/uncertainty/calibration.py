@@ -18,7 +18,7 @@ from torch import Tensor
 
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.log import LoggedData
-from offpolicy.policies import logged_log_prob, row_tiles
+from offpolicy.policies import logged_log_prob
 from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy
 from offpolicy.seeding import torch_generator
@@ -104,7 +104,7 @@ def bootstrap_errors(logging_policy: LoggingPolicy, draws: int = 10, seed: int =
 def redraw_actions(log: LoggedData, logging_policy: LoggingPolicy, random: torch.Generator) -> LoggedData:
     """The same contexts with actions drawn anew from β̂; rewards, which no likelihood needs, are zero."""
     action = torch.empty(log.n_rows, dtype=torch.int64)
-    for tile in row_tiles(log):
+    for tile in log.batches():
         mass = logging_policy.log_probs(log.contexts.take(tile.contexts)).double().exp().cumsum(1)
         uniform = torch.rand(len(tile.rows), generator=random, dtype=torch.float64)
         for part in torch.split(torch.arange(len(tile.rows)), max(1, (1 << 22) // log.n_actions)):

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
-from offpolicy.policies import row_tiles
 from offpolicy.progress import progress
 from offpolicy.propensity import FittedModel, LoggingPolicy
 from offpolicy.seeding import torch_generator
@@ -110,7 +109,7 @@ def _judge(sums: _Sums, model: FittedModel, train: LoggedData, judged: LoggedDat
 def _all_of(model: FittedModel, log: LoggedData, actions: Tensor) -> tuple[Tensor, Tensor]:
     """β̂ of some actions in every context, and how often each was taken there."""
     prob = torch.empty(log.n_contexts, len(actions), dtype=torch.float64)
-    for tile in row_tiles(log):
+    for tile in log.batches():
         log_probs = model.policy.log_probs(log.contexts.take(tile.contexts))
         prob[tile.contexts] = log_probs[:, actions].double().exp()
     column = torch.full((log.n_actions,), -1, dtype=torch.int64)

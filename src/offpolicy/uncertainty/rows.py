@@ -1,14 +1,13 @@
-"""U of every row of a log, from the logging policy that was fitted to it; a row never vouches for itself."""
+"""U of every row of a log, from the logging policy that was fitted to it, each row left out of its own U."""
 
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from offpolicy.checks import check_choice
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import ScorerPolicy, logged_log_prob, tensor
 from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
@@ -20,9 +19,6 @@ from offpolicy.uncertainty.shared import SharedMatrix
 
 Form = Literal["shared", "per_action", "gauss_newton"]
 FORMS: tuple[Form, ...] = ("shared", "per_action", "gauss_newton")
-
-ROWS_AT_ONCE = 1 << 17
-"""Rows whose last-layer gradients are held at a time."""
 
 
 def row_uncertainty(
@@ -59,12 +55,12 @@ def _nothing(logging_policy: LoggingPolicy) -> Tensor:
 
 def _of_frequencies(logging_policy: LoggingPolicy) -> Tensor:
     prob = logging_policy.row_log_prob.exp()
-    return ((1 - prob) / (logging_policy.log.n_rows * prob)).sqrt()
+    return ((1 - prob) / (logging_policy.log.n_events * prob)).sqrt()
 
 
 def _of_counts(logging_policy: LoggingPolicy) -> Tensor:
     prob, log = logging_policy.row_log_prob.exp(), logging_policy.log
-    rows = torch.bincount(tensor(log.context_index).long(), minlength=log.n_contexts)[tensor(log.context_index).long()]
+    rows = tensor(log.context_weight)[tensor(log.context_index).long()]
     return ((1 - prob) / (rows * prob)).sqrt()
 
 
@@ -130,14 +126,28 @@ def _shared(
 
     source, query = gradients(data), gradients(rows)
     matrix = SharedMatrix(source(slice(0, 1)).shape[1], normalisation)
-    for part in _parts(data.n_rows):
-        matrix.add(source(part))
+    weight, itself = _weights(data), _itself(data, rows)
+    for part in pieces(data.n_rows, matrix.d):
+        matrix.add(source(part), None if weight is None else weight[part])
     found = matrix.finish(ridge)
-    return torch.cat([found.of(query(part), inside=rows is data) for part in _parts(rows.n_rows)])
+    return torch.cat(
+        [
+            found.of(query(part), itself if isinstance(itself, bool) else itself[part])
+            for part in pieces(rows.n_rows, matrix.d)
+        ]
+    )
 
 
-def _parts(n: int) -> list[slice]:
-    return [slice(start, min(start + ROWS_AT_ONCE, n)) for start in range(0, n, ROWS_AT_ONCE)]
+def _weights(log: LoggedData) -> Tensor | None:
+    return None if log.row_weight is None else tensor(log.row_weight)
+
+
+def _itself(data: LoggedData, rows: LoggedData) -> bool | Tensor:
+    """With which weight each queried row is part of the data, so that it can be left out; False where it is not."""
+    if not rows.same_as(data):
+        return False
+    weight = _weights(data)
+    return True if weight is None else weight
 
 
 def _per_action(
@@ -145,9 +155,9 @@ def _per_action(
 ) -> Tensor:
     states = state(data)
     matrices = PerActionMatrices(states.shape[1], data.n_actions, normalisation)
-    matrices.add(states, *_rows(data))
+    matrices.add(states, *_rows(data), _weights(data))
     queried = states if rows is data else state(rows)
-    return matrices.finish(ridge).of(queried, *_rows(rows), inside=rows is data)
+    return matrices.finish(ridge).of(queried, *_rows(rows), _itself(data, rows))
 
 
 def _last_layer(
@@ -156,8 +166,7 @@ def _last_layer(
     head = (softmax.weights, softmax.bias)
     states = softmax.states(data.contexts)
     matrix = LastLayerGaussNewton(states.shape[1])
-    counts = torch.from_numpy(np.bincount(data.context_index, minlength=data.n_contexts)).double()
-    matrix.add(states, counts, items, head)
+    matrix.add(states, tensor(data.context_weight), items, head)
     queried = states if rows is data else softmax.states(rows.contexts)
     return matrix.finish(ridge).of(queried, items, head, *_rows(rows))
 
@@ -168,12 +177,11 @@ def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData
     width, n_actions = states.shape[1], data.n_actions
     if width * n_actions <= EXACT_LIMIT:
         whole = LinearGaussNewton(width, n_actions)
-        counts = torch.from_numpy(np.bincount(data.context_index, minlength=data.n_contexts)).double()
-        whole.add(states, counts, lambda part: model.policy.log_probs(data.contexts.take(part)))
+        whole.add(states, tensor(data.context_weight), lambda part: model.policy.log_probs(data.contexts.take(part)))
         return whole.finish(ridge).of(
             queried, lambda part: model.policy.log_probs(rows.contexts.take(part)), *_rows(rows)
         )
     blocks = BlockGaussNewton(width, n_actions)
     blocks.add(states, *_rows(data), logged_log_prob(model.policy, data))
-    inside = rows is data
+    inside = rows.same_as(data)
     return blocks.finish(ridge).of(queried, *_rows(rows), logged_log_prob(model.policy, rows), inside=inside)

@@ -17,8 +17,8 @@ from offpolicy.datasets import LinearSoftmaxWorld
 from offpolicy.estimators import ESTIMATORS, INPUTS
 from offpolicy.evaluation import PointEstimate, Terms, value, weight_inputs
 from offpolicy.learning import METHODS
-from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary
-from offpolicy.policies import Policy, context_tiles, tensor
+from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary, pieces
+from offpolicy.policies import Policy, tensor
 from offpolicy.propensity import LoggingPolicy, Quality, fit_logging_policy
 from offpolicy.rewards import PooledRewardModel
 from offpolicy.uncertainty import Calibration, calibrate_gamma, covered, row_uncertainty
@@ -219,7 +219,7 @@ def _true_value(world: LinearSoftmaxWorld, folder: str, seed: int) -> float:
     ids = ActionTable(Vocabulary(np.array(_items(len(world.theta)))))
     policy = saved.aligned(ids)
     total = 0.0
-    for tile in context_tiles(FRESH, len(world.theta)):
+    for tile in pieces(FRESH, len(world.theta)):
         part = fresh.take(tile)
         probs = policy.log_probs(FeatureTable(_tastes(part))).double().exp()
         total += float((probs * world.rewards(part)).sum())

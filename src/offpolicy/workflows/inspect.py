@@ -7,7 +7,7 @@ import numpy as np
 
 from offpolicy.evaluation import audit
 from offpolicy.json_values import plain
-from offpolicy.log import LoggedData, parts_of_rows
+from offpolicy.log import LoggedData
 from offpolicy.propensity import fit_logging_policy
 from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve
 
@@ -41,7 +41,7 @@ def _shortened(log: LoggedData, seed: int) -> LoggedData:
     if log.n_rows <= QUICK_ROWS or groups < 10:
         return log
     share = max(QUICK_ROWS / log.n_rows, 2 / groups)
-    return log.take(parts_of_rows(log.cluster_index, False, (share, 1 - share), seed)[0])
+    return log.split((share, 1 - share), seed=seed)[0]
 
 
 def _facts(log: LoggedData) -> dict[str, Any]:

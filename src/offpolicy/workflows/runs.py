@@ -12,7 +12,7 @@ from offpolicy.artifacts import SavedPolicy, load_policy, save_policy
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import PolicyRows, auto_estimate, compare, evaluate
 from offpolicy.learning import LearnedPolicy, find_method, fingerprint, learn_policy
-from offpolicy.log import LoggedData, parts_of_rows
+from offpolicy.log import LoggedData
 from offpolicy.policies import ColumnPolicy, Policy, as_policy
 from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
@@ -224,7 +224,7 @@ def _divided(
         said = f"With {groups} contexts none can be held out: the evaluation uses rows that were learned from."
         return every, every, (said,)
     share = min(max(share, 1 / groups), 1 - 1 / groups)
-    train, valid = parts_of_rows(log.cluster_index, False, (1 - share, share), seed)
+    (train, _), (valid, _) = log.divide((1 - share, share), seed=seed)
     return train, valid, ()
 
 

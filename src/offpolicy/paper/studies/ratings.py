@@ -112,7 +112,8 @@ class Ratings:
         """P, R and NDCG over every test user's own items."""
         trainer = self._train(self._entry(line), settings, seed)
         test = self._split(seed)[1]
-        return [rank_lists(ScorerPolicy(trainer.scorer), test, RankingSums(self._source.places)).means]
+        policy = ScorerPolicy(trainer.scorer, trainer.log.actions)
+        return [rank_lists(policy, test, RankingSums(self._source.places)).means]
 
     def logging(self, seed: int) -> LoggingPolicy:
         """β̂ with towers of its own, over all items."""

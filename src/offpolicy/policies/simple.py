@@ -1,0 +1,280 @@
+"""Simple policies: uniform, tables, linear softmax, ε-greedy, popularity, counts, classifiers, recorded."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.errors import ParameterError
+from offpolicy.log import ActionTable, CategoricalColumn, EmbeddingColumn, FeatureTable, LoggedData, table_hashes
+from offpolicy.models import DesignMatrix
+from offpolicy.policies.policy import Policy, action_table, logged_log_prob, tensor
+
+
+@dataclass(frozen=True)
+class UniformPolicy:
+    """Every action alike."""
+
+    actions: ActionTable
+
+    def __init__(self, actions: ActionTable | int) -> None:
+        """A table, or a number K for actions called 0..K−1."""
+        object.__setattr__(self, "actions", action_table(actions))
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return len(self.actions)
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """−log K everywhere."""
+        return torch.full((contexts.n_rows, self.n_actions), -np.log(self.n_actions), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class TabularPolicy:
+    """A table of probabilities, one row per category of a context column."""
+
+    column: str
+    probs: Tensor  # (categories, actions)
+    actions: ActionTable
+
+    def __init__(self, column: str, probs: Tensor, actions: ActionTable | None = None) -> None:
+        """Refuse a table whose rows are not distributions; without `actions`, they are called 0..K−1."""
+        off = (probs.sum(1) - 1).abs().max().item()
+        if bool((probs < 0).any()) or off > 1e-6:
+            raise ParameterError(
+                f"Each row of a table policy must hold probabilities that sum to 1, but one is off by {off:.3g}."
+            )
+        table = action_table(probs.shape[1] if actions is None else actions)
+        for name, value in (("column", column), ("probs", probs), ("actions", table)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return self.probs.shape[1]
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """Rows of the table, looked up by the category's code."""
+        column = contexts[self.column]
+        if not isinstance(column, CategoricalColumn):
+            raise ParameterError(f"Column {self.column!r} must be categorical to look a table policy up in it.")
+        return self.probs[tensor(column.codes).long()].log()
+
+
+@dataclass(frozen=True)
+class LinearSoftmaxPolicy:
+    """softmax((x·weightsᵀ + bias)/temperature) over an embedding column x."""
+
+    column: str
+    weights: Tensor  # (actions, dimensions)
+    bias: Tensor  # (actions,)
+    temperature: float = 1.0
+    table: ActionTable | None = None
+    """The actions; None calls them 0..K−1."""
+
+    @property
+    def actions(self) -> ActionTable:
+        """The actions it chooses among."""
+        return action_table(len(self.weights)) if self.table is None else self.table
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return self.weights.shape[0]
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """Normalised logits, in the precision of the weights."""
+        column = contexts[self.column]
+        if not isinstance(column, EmbeddingColumn):
+            raise ParameterError(f"Column {self.column!r} must be an embedding for a linear softmax policy.")
+        states = tensor(column.values).to(self.weights.dtype)
+        return ((states @ self.weights.T + self.bias) / self.temperature).log_softmax(1)
+
+
+@dataclass(frozen=True)
+class EpsilonGreedyPolicy:
+    """The base policy's favourite with probability 1 − ε, any action otherwise."""
+
+    base: Policy
+    epsilon: float
+
+    @property
+    def actions(self) -> ActionTable:
+        """Those of the base policy."""
+        return self.base.actions
+
+    @property
+    def n_actions(self) -> int:
+        """Number of actions."""
+        return len(self.actions)
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """(1 − ε)·1{a is the favourite} + ε/K."""
+        favourite = self.base.log_probs(contexts).argmax(1)
+        probs = torch.full((contexts.n_rows, self.n_actions), self.epsilon / self.n_actions, dtype=torch.float64)
+        probs[torch.arange(len(favourite)), favourite] += 1 - self.epsilon
+        return probs.log()
+
+
+@dataclass(frozen=True)
+class RecordedPolicy:
+    """The propensities the log recorded; it knows those of the logged actions and no others."""
+
+    actions: ActionTable
+
+    def __init__(self, actions: ActionTable | int) -> None:
+        """A table, or a number K for actions called 0..K−1."""
+        object.__setattr__(self, "actions", action_table(actions))
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """Refuse: probabilities of actions that were not taken are not in the log."""
+        raise ParameterError(
+            "Recorded propensities are known for the logged actions only, but this needs those of every action. "
+            "Choose an estimator without sums over actions, or fit a model (model='linear')."
+        )
+
+    def logged_log_prob(self, log: LoggedData) -> Tensor:
+        """The logarithm of the recorded propensities."""
+        if log.logging_prob is None:
+            raise ParameterError(
+                "This log records no propensities. Name their column with `propensity`, or fit a model instead."
+            )
+        return tensor(log.logging_prob).log()
+
+
+@dataclass(frozen=True)
+class PopularityPolicy:
+    """Each action as often as it was logged, whatever the context."""
+
+    actions: ActionTable
+    log_frequency: Tensor  # (actions,)
+
+    @classmethod
+    def fit(cls, log: LoggedData) -> "PopularityPolicy":
+        """Frequencies of the logged actions; never-logged ones have none (see `WithBackoff`)."""
+        return cls(log.actions, (tensor(log.action_weight) / log.n_events).log())
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """The same row for every context."""
+        return self.log_frequency.expand(contexts.n_rows, -1)
+
+
+class CountsPolicy:
+    """Counts over identical contexts, N(x, a)/N(x), each smoothed by `prior` pseudo-counts of popularity.
+
+    With `prior` = 0 it is the paper's DICE-S estimate, which knows nothing of actions a context was never shown.
+    Contexts that were not in the log have popularity alone.
+    """
+
+    def __init__(self, log: LoggedData, prior: float = 1.0) -> None:
+        """Count the log; contexts are known by their content."""
+        self.prior = prior
+        self.popularity = PopularityPolicy.fit(log)
+        pair = log.context_index.astype(np.int64) * log.n_actions + log.action
+        pairs, place = np.unique(pair, return_inverse=True)
+        context, self._action = np.divmod(pairs, log.n_actions)
+        self._counts = np.bincount(place, log.row_weight, len(pairs)).astype(np.float64)
+        self._starts = np.searchsorted(context, np.arange(log.n_contexts + 1))
+        self._total = log.context_weight
+        self._order = np.argsort(log.context_hashes, kind="stable")
+        self._known = log.context_hashes[self._order]
+
+    @property
+    def actions(self) -> ActionTable:
+        """Those of the log."""
+        return self.popularity.actions
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """Smoothed counts of the contexts that were in the log."""
+        hashes = table_hashes(contexts, contexts.n_rows)
+        found = np.searchsorted(self._known, hashes).clip(max=len(self._known) - 1)
+        known = self._known[found] == hashes
+        place = self._order[found][known]
+        sizes = np.diff(self._starts)[place]
+        entry = np.repeat(self._starts[place] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        counts = torch.zeros(contexts.n_rows, len(self.actions), dtype=torch.float64)
+        counts[np.repeat(np.flatnonzero(known), sizes), self._action[entry]] = torch.from_numpy(self._counts[entry])
+        total, pseudo = np.zeros(contexts.n_rows), np.where(known, self.prior, 1.0)
+        total[known] = self._total[place]
+        share = counts + torch.from_numpy(pseudo)[:, None] * self.popularity.log_frequency.exp()
+        return (share / torch.from_numpy(total + pseudo)[:, None]).log()
+
+
+class ClassifierPolicy:
+    """Any scikit-learn classifier with `predict_proba`, its columns mapped to actions by its own `classes_`."""
+
+    def __init__(self, classifier: Any, design: DesignMatrix, log: LoggedData) -> None:
+        """Wrap a classifier that was fitted to the log."""
+        self.classifier, self.design, self.actions = classifier, design, log.actions
+        self._seen, self._rows = tensor(log.action_count) > 0, log.n_rows
+        self._classes = torch.from_numpy(np.asarray(classifier.classes_, dtype=np.int64).copy())
+
+    @classmethod
+    def fit(cls, classifier: Any, log: LoggedData, design: DesignMatrix) -> "ClassifierPolicy":
+        """Fit a copy of the classifier: features of the row's context, the logged action as the class."""
+        if not (hasattr(classifier, "fit") and hasattr(classifier, "predict_proba")):
+            raise ParameterError(
+                f"A classifier needs fit and predict_proba, but {type(classifier).__name__} lacks one. "
+                "Pass a probabilistic scikit-learn classifier."
+            )
+        from sklearn.base import clone
+
+        features = design.encode(log.contexts).numpy()[log.context_index]
+        weights = {} if log.row_weight is None else {"sample_weight": log.row_weight}
+        return cls(clone(classifier).fit(features, log.action, **weights), design, log)
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """The classifier's probabilities, with a pseudo-count shared by the seen actions so that none is zero."""
+        found = torch.from_numpy(np.asarray(self.classifier.predict_proba(self.design.encode(contexts).numpy())))
+        probs = torch.zeros(contexts.n_rows, len(self.actions), dtype=torch.float64)
+        probs[:, self._classes] = found.double()
+        pseudo = self._seen.double() / self._seen.sum()
+        return ((probs * self._rows + pseudo) / (self._rows + 1)).log()
+
+
+@dataclass(frozen=True)
+class WithBackoff:
+    """A model over the logged actions, with an explicit share of mass for those never logged, spread evenly.
+
+    The share is the Good–Turing estimate of what was not seen: actions logged exactly once, over rows.
+    """
+
+    base: Policy
+    unseen: Tensor  # (actions,) bool
+    mass: float
+
+    @property
+    def actions(self) -> ActionTable:
+        """Those of the model."""
+        return self.base.actions
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """The model's probabilities renormalised over seen actions, and the back-off elsewhere."""
+        seen = self.base.log_probs(contexts).masked_fill(self.unseen, -torch.inf).log_softmax(1)
+        return (seen + math.log1p(-self.mass)).masked_fill(self.unseen, self.log_backoff)
+
+    def logged_log_prob(self, log: LoggedData) -> Tensor:
+        """Logged rows: the base already puts nothing on unseen actions where it was trained with them masked."""
+        action = tensor(log.action).long()
+        found = logged_log_prob(self.base, log) + math.log1p(-self.mass)
+        return found.masked_fill(self.unseen[action], self.log_backoff)
+
+    @property
+    def log_backoff(self) -> float:
+        """log β̂ of one never-logged action."""
+        return math.log(self.mass / int(self.unseen.sum()))
+
+
+def with_backoff(policy: Policy, log: LoggedData) -> Policy:
+    """The policy itself if every action was logged, else with some mass set aside for the others."""
+    unseen = tensor(log.action_count) == 0
+    if not bool(unseen.any()):
+        return policy
+    once = int((log.action_count == 1).sum())
+    mass = min(max(once, 1) / (log.n_rows + 1), 0.5)
+    return WithBackoff(policy, unseen, mass)
