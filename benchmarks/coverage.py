@@ -21,7 +21,7 @@ import torch
 
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.auto import auto_estimate
-from offpolicy.evaluation.evaluate import GAMMA, _lambdas, log_driven
+from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.rows import PolicyRows
@@ -67,12 +67,14 @@ def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     scorer = beta.whole.scorer
     model = PooledRewardModel.fit(hidden, scorer.design if isinstance(scorer, LinearScorer) else None)
     asked = [ESTIMATORS[name] for name in PLAIN]
-    rows = PolicyRows.of(hidden, world, beta, uncertainty=row_uncertainty(beta), reward_model=model, estimators=asked)
+    rows = PolicyRows.of(
+        hidden, world, beta, uncertainty=row_uncertainty(beta), reward_model=model, estimators=asked, support=True
+    )
     estimate = auto_estimate(rows, LEVEL)
-    judged = preflight(hidden, world, beta, rows, estimate)
+    judged = preflight(rows, estimate)
     true_beta = fit_logging_policy(log, "recorded")
     true_rows = PolicyRows.of(log, world, true_beta, estimators=[ESTIMATORS["snips"]])
-    lam = _lambdas(rows)
+    lam = chosen_lambdas(rows)
     bare = rows.clustered(ESTIMATORS["ips"])
     found = {
         "auto": [estimate.interval.low, estimate.interval.high, estimate.value],

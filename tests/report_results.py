@@ -101,6 +101,7 @@ def evaluation() -> dict[str, Any]:
                 "popularity_log_likelihood": -2.013,
                 "calibration_error": 0.046,
                 "mean_weight": 1.021,
+                "mean_weight_error": 0.012,
                 "rows": 2500,
                 "bins": [
                     {
@@ -147,7 +148,7 @@ def results() -> dict[str, Any]:
         }
         for i in range(13)
     ]
-    ladder = [
+    models = [
         ("uniform", -2.079, 0.21, 1.31, 0.372),
         ("popularity", -2.013, 0.12, 1.16, 0.401),
         ("linear", -1.81, 0.05, 1.02, 0.441),
@@ -156,7 +157,7 @@ def results() -> dict[str, Any]:
     risky = [("sku-90125", 3), (HOSTILE, 5), ("sku-2112", 9), (17, 14), ("Grün & Söhne “Nr. 5”", 31)]
     return {
         "format": "offpolicy-results",
-        "version": 1,
+        "version": 2,
         "kind": "learn",
         "run": {
             "command": "offpolicy learn impressions.parquet --context user --context hour --action item "
@@ -187,7 +188,7 @@ def results() -> dict[str, Any]:
         "evaluation": evaluation(),
         "weights": {"uips": weights(1.0), "popularity": weights(0.5), "greedy": weights(1.4)},
         "frequency": frequency,
-        "ladder": [
+        "propensity_models": [
             {
                 "model": model,
                 "log_likelihood": fit,
@@ -197,7 +198,7 @@ def results() -> dict[str, Any]:
                 "low": value - 0.05,
                 "high": value + 0.05,
             }
-            for model, fit, error, mean, value in ladder
+            for model, fit, error, mean, value in models
         ],
         "learning": {
             method: [

@@ -33,6 +33,6 @@ def test_from_a_log_to_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     found = run_notebook(next(path for path in EXAMPLES if path.stem == "from_log_to_decision"))
     interval = found["candidate"].interval
     assert interval.low <= found["truth"] <= interval.high
-    assert found["truth"] > found["found"].logging_value
+    assert found["truth"] > found["found"].logging.value
     assert found["candidate"].preflight.verdict.answerable
     assert (tmp_path / "run" / "report.html").stat().st_size > 50_000

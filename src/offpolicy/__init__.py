@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from offpolicy.artifacts import load_policy, save_policy
     from offpolicy.errors import LogError, OffPolicyError, ParameterError
     from offpolicy.estimators import ESTIMATORS, OFFICIAL, weight
-    from offpolicy.evaluation import audit, evaluate, propensity_ladder
+    from offpolicy.evaluation import audit, compare_propensity_models, evaluate
     from offpolicy.learning import LearnerConfig, learn_policy
     from offpolicy.log import LoggedData, from_obp, read_log, to_obp
     from offpolicy.propensity import fit_logging_policy
@@ -33,7 +33,7 @@ _HOME = {
     "from_obp": "offpolicy.log",
     "learn_policy": "offpolicy.learning",
     "load_policy": "offpolicy.artifacts",
-    "propensity_ladder": "offpolicy.evaluation",
+    "compare_propensity_models": "offpolicy.evaluation",
     "read_log": "offpolicy.log",
     "row_uncertainty": "offpolicy.uncertainty",
     "save_policy": "offpolicy.artifacts",
@@ -52,12 +52,12 @@ __all__ = [
     "__version__",
     "audit",
     "calibrate_gamma",
+    "compare_propensity_models",
     "evaluate",
     "fit_logging_policy",
     "from_obp",
     "learn_policy",
     "load_policy",
-    "propensity_ladder",
     "read_log",
     "row_uncertainty",
     "save_policy",

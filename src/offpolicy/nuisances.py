@@ -1,22 +1,35 @@
-"""What has to be estimated of a log, estimated once: β̂, its uncertainty U, and the reward model q̂.
+"""What has to be estimated of a log, estimated once: β̂, its uncertainty U, γ, and the reward model q̂.
 
-Each is fitted on first use and kept, so that learning, evaluation, comparison, tuning and report share one set.
+Each is fitted on first use and kept, so that learning, evaluation, comparison, tuning and report share one set. A set
+can be saved beside a run and taken up again for the same log, known by its fingerprint.
 """
 
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from offpolicy.errors import ParameterError
+from offpolicy.atomic import write_whole
+from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.json_values import plain
 from offpolicy.log import LoggedData
+from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
-from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.propensity import LoggingPolicy, fit_logging_policy, packed, unpacked
 from offpolicy.rewards import PooledRewardModel, RewardFitConfig, RewardModel, fit_reward_model
-from offpolicy.uncertainty import Form, Normalisation, row_uncertainty
+from offpolicy.uncertainty import Form, Normalisation, calibrate_gamma, row_uncertainty, uncertainty_of
+
+FOLDER = "nuisances"
+FORMAT = 1
 
 
 class Nuisances:
-    """β̂, U and q̂ of one log; what is given is taken, the rest is fitted when first asked for."""
+    """β̂, U, γ and q̂ of one log; what is given is taken, the rest is fitted when first asked for."""
 
     def __init__(
         self,
@@ -28,8 +41,12 @@ class Nuisances:
         reward_model: RewardModel | None = None,
         seed: int = 0,
     ) -> None:
-        """`model` names the model of β̂ to fit where no `logging_policy` is given."""
-        self.log, self.model, self.seed = log, model, seed
+        """`model` names the model of β̂ to fit where no `logging_policy` is given.
+
+        A β̂ that is given decides how actions are coded: the log's are matched to it by id.
+        """
+        self.log = log if logging_policy is None else log.with_actions(logging_policy.actions)
+        self.model, self.seed = model, seed
         self._logging, self._reward_model = logging_policy, reward_model
         self._given_uncertainty = uncertainty
         self._uncertainty: dict[tuple[Form, Normalisation], Tensor] = {}
@@ -47,7 +64,7 @@ class Nuisances:
         return logged_log_prob(self.logging_policy, self.log)
 
     def uncertainty(self, form: Form = "per_action", normalisation: Normalisation = "raw") -> Tensor:
-        """U of every row: the one given, or that of a fitted β̂ in this form."""
+        """U of every row: the one given, or that of a fitted β̂ in this form, wherever β̂ was fitted."""
         if self._given_uncertainty is not None:
             return self._given_uncertainty
         beta = self.logging_policy
@@ -58,8 +75,28 @@ class Nuisances:
             )
         key = (form, normalisation)
         if key not in self._uncertainty:
-            self._uncertainty[key] = row_uncertainty(beta, form, normalisation=normalisation)
+            if beta.is_own(self.log):
+                self._uncertainty[key] = row_uncertainty(beta, form, normalisation=normalisation)
+            else:
+                self._uncertainty[key] = uncertainty_of(
+                    beta.whole, beta.log, self.log, form, normalisation=normalisation
+                )
         return self._uncertainty[key]
+
+    @property
+    def known_uncertainty(self) -> Tensor | None:
+        """U of every row; None where β̂ is a policy whose uncertainty nobody can tell."""
+        known = self._given_uncertainty is not None or isinstance(self.logging_policy, LoggingPolicy)
+        return self.uncertainty() if known else None
+
+    @cached_property
+    def gamma(self) -> float:
+        """γ calibrated on the log β̂ was fitted to."""
+        beta = self.logging_policy
+        if not isinstance(beta, LoggingPolicy):
+            raise ParameterError("γ can be calibrated for a policy fitted by fit_logging_policy only. Give a number.")
+        own = self.uncertainty() if beta.is_own(self.log) else None
+        return calibrate_gamma(beta, uncertainty=own, seed=self.seed).gamma
 
     @property
     def reward_model(self) -> RewardModel:
@@ -74,3 +111,57 @@ class Nuisances:
         if self._reward_model is None:
             self._reward_model = fit_reward_model(self.log, scorer, config=config or RewardFitConfig(seed=self.seed))
         return self._reward_model
+
+    def save(self, folder: str | Path) -> Path | None:
+        """Keep what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
+        if not isinstance(self._logging, LoggingPolicy) or not isinstance(self.model, str):
+            return None
+        found = packed(self._logging)
+        if found is None:
+            return None
+        facts, tensors = found
+        facts = {"format": FORMAT, "fingerprint": self.log.fingerprint, "seed": self.seed, "propensity": facts}
+        tensors |= {f"uncertainty/{form}/{kind}": values for (form, kind), values in self._uncertainty.items()}
+        if isinstance(self._reward_model, PooledRewardModel):
+            facts["rewards"], own = self._reward_model.packed()
+            tensors |= {f"rewards/{name}": values for name, values in own.items()}
+        path = _path(folder, self.log, self.model, self.seed)
+        content = {name: values.detach().contiguous().clone() for name, values in tensors.items()}
+        write_whole(path, save(content, metadata={"offpolicy": json.dumps(plain(facts), allow_nan=False)}))
+        return path
+
+    @classmethod
+    def load(cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0) -> "Nuisances | None":
+        """What was kept in a run's folder for this log, model and seed; None where nothing usable is."""
+        path = _path(folder, log, model, seed)
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = json.loads((file.metadata() or {}).get("offpolicy", "null"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            return cls._restored(facts, tensors, log, model, seed)
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, OffPolicyError):
+            return None  # it is fitted again
+
+    @classmethod
+    def _restored(
+        cls, facts: Any, tensors: Mapping[str, Tensor], log: LoggedData, model: str, seed: int
+    ) -> "Nuisances | None":
+        if facts["format"] != FORMAT or facts["fingerprint"] != log.fingerprint:
+            return None
+        found = cls(log, model=model, seed=seed)
+        found._logging = unpacked(facts["propensity"], tensors, log, seed)
+        for name, values in tensors.items():
+            if name.startswith("uncertainty/"):
+                _, form, kind = name.split("/")
+                found._uncertainty[form, kind] = values  # type: ignore[index]
+        if "rewards" in facts:
+            own = {n.removeprefix("rewards/"): v for n, v in tensors.items() if n.startswith("rewards/")}
+            design = DesignMatrix.from_json(facts["rewards"]["design"])
+            found._reward_model = PooledRewardModel.unpacked(facts["rewards"], own, design)
+        return found
+
+
+def _path(folder: str | Path, log: LoggedData, model: str, seed: int) -> Path:
+    return Path(folder).expanduser() / FOLDER / f"{log.fingerprint[:24]}-{model}-{seed}.safetensors"

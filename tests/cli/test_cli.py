@@ -84,7 +84,7 @@ def test_the_commands_that_the_demo_prints_find_what_it_found(tmp_path: Path) ->
     again = json.loads((result.judged / "results.json").read_text())["evaluation"]
     assert again == found
     for one in result.learned:
-        assert abs(one.truth - one.found["value"]) < 0.3
+        assert abs(one.truth - one.found.value) < 0.3
 
 
 def test_the_demo_estimates_propensities_nearly_as_good_as_the_truth(tmp_path: Path) -> None:
@@ -94,10 +94,7 @@ def test_the_demo_estimates_propensities_nearly_as_good_as_the_truth(tmp_path: P
     assert abs(quality.log_likelihood - found.true_log_likelihood) < 0.1
     assert found.calibration.level == 0.95
     assert 0.8 < found.coverage < 1
-    error = {
-        row.name: (abs(row.fitted.value - result.truth), abs(row.known.value - result.truth))
-        for row in result.estimates
-    }
+    error = {row.name: (abs(row.fitted - result.truth), abs(row.known - result.truth)) for row in result.estimates}
     assert error["ips_gt"][0] == error["ips_gt"][1]
     assert error["snips"][0] < abs(result.logging - result.truth) / 2
 

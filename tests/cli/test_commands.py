@@ -29,7 +29,7 @@ from small_log import ACTIONS, a_frame, cb_lines, dsjson_lines, refused, run
 
 DOCS = Path(__file__).parents[2] / "docs"
 COLUMNS = ("--context", "segment", "--context", "age", "--action", "item", "--reward", "click")
-QUICK = ("--epochs", "3", "--no-ladder")
+QUICK = ("--epochs", "3", "--no-propensity-models")
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +84,23 @@ def test_inspect_for_people_names_columns_and_advice(folder: Path) -> None:
 
 def test_learn_leaves_a_policy_and_results_in_the_agreed_shape(folder: Path) -> None:
     found = json.loads((folder / "run" / "results.json").read_text())
-    keys = "format version kind run log evaluation weights frequency ladder learning risky_actions"
+    keys = "format version kind run log evaluation weights frequency propensity_models learning risky_actions"
     assert list(found) == keys.split()
-    assert (found["format"], found["version"], found["kind"]) == ("offpolicy-results", 1, "learn")
-    assert set(found["run"]) == {"command", "config", "notes", "seed", "versions", "started", "seconds"}
+    assert (found["format"], found["version"], found["kind"]) == ("offpolicy-results", 2, "learn")
+    assert set(found["run"]) == {
+        "command",
+        "config",
+        "notes",
+        "seed",
+        "versions",
+        "started",
+        "seconds",
+        "propensity_fits",
+    }
     assert len(found["learning"]["uips"]) == 8
     policy = found["evaluation"]["policies"]["uips"]
     assert policy["interval"]["low"] <= policy["value"] <= policy["interval"]["high"]
-    assert {rung["model"] for rung in found["ladder"]} >= {"uniform", "popularity", "linear"}
+    assert {rung["model"] for rung in found["propensity_models"]} >= {"uniform", "popularity", "linear"}
     assert sum(found["weights"]["uips"]["before"]) == found["log"]["rows"] == sum(found["weights"]["uips"]["after"])
     assert {risky["action"] for risky in found["risky_actions"]} == set(ACTIONS)
     assert sum(risky["weight_share"] for risky in found["risky_actions"]) == pytest.approx(1)
@@ -100,7 +109,7 @@ def test_learn_leaves_a_policy_and_results_in_the_agreed_shape(folder: Path) -> 
 
 
 def test_the_learned_policy_is_evaluated_on_contexts_it_was_not_learned_from(folder: Path) -> None:
-    found = run("evaluate", folder / "log.parquet", "--policy", folder / "run", "--json", "--no-ladder").json
+    found = run("evaluate", folder / "log.parquet", "--policy", folder / "run", "--json", "--no-propensity-models").json
     learned = json.loads((folder / "run" / "results.json").read_text())
     assert found["log"]["rows"] == learned["log"]["rows"] < 500
     ours, theirs = found["evaluation"]["policies"]["run"], learned["evaluation"]["policies"]["uips"]
@@ -110,12 +119,14 @@ def test_the_learned_policy_is_evaluated_on_contexts_it_was_not_learned_from(fol
 
 def test_evaluate_takes_folders_columns_and_uniform_and_compares_them(folder: Path) -> None:
     policies = ("--policy", f"mine={folder / 'run' / 'policy'}", "--policy", "better", "--compare", "uniform")
-    found = run("evaluate", folder / "log.csv", *policies, "--out", folder / "judged", "--json", "--no-ladder")
+    found = run(
+        "evaluate", folder / "log.csv", *policies, "--out", folder / "judged", "--json", "--no-propensity-models"
+    )
     assert found.code == 0, found.err
     compared = {(c["candidate"], c["reference"]) for c in found.json["evaluation"]["comparisons"]}
     assert compared >= {("mine", "logging"), ("better", "logging"), ("mine", "uniform"), ("better", "uniform")}
     assert found.json == json.loads((folder / "judged" / "results.json").read_text())
-    people = run("evaluate", folder / "log.csv", *policies, "--no-ladder")
+    people = run("evaluate", folder / "log.csv", *policies, "--no-propensity-models")
     assert "P(better)" in people.out
     assert "mine" in people.out
 
@@ -187,9 +198,19 @@ def test_a_configuration_file_says_what_flags_say_and_flags_win(folder: Path) ->
     config = folder / "evaluate.toml"
     config.write_text(
         'policy = ["better"]\ncompare = {even = "uniform"}\ncontext = ["segment", "age"]\naction = "item"\n'
-        'reward = "click"\nreward-range = [0, 1]\nlevel = 0.5\nladder = false\nkind = {age = "numeric"}\njson = true\n'
+        'reward = "click"\nreward-range = [0, 1]\nlevel = 0.5\npropensity-models = false\n'
+        'kind = {age = "numeric"}\njson = true\n'
     )
-    flags = ("--policy", "better", "--compare", "even=uniform", *COLUMNS, "--reward-range", "0,1", "--no-ladder")
+    flags = (
+        "--policy",
+        "better",
+        "--compare",
+        "even=uniform",
+        *COLUMNS,
+        "--reward-range",
+        "0,1",
+        "--no-propensity-models",
+    )
     written = run("evaluate", folder / "log.csv", "--config", config, "--level", "0.9").json
     typed = run("evaluate", folder / "log.csv", *flags, "--kind", "age=numeric", "--level", "0.9", "--json").json
     assert written["evaluation"]["level"] == 0.9
@@ -200,7 +221,7 @@ def test_a_configuration_file_says_what_flags_say_and_flags_win(folder: Path) ->
 
 
 def test_strict_refuses_with_exit_code_2(folder: Path) -> None:
-    asked = ("evaluate", folder / "log.csv", "--policy", "far", *COLUMNS, "--no-ladder")
+    asked = ("evaluate", folder / "log.csv", "--policy", "far", *COLUMNS, "--no-propensity-models")
     assert run(*asked).code == 0
     strict = run(*asked, "--strict")
     assert strict.code == 2
@@ -280,7 +301,7 @@ def test_the_commands_page_is_current() -> None:
 
 SPAWNER = """
 import json, os, sys
-import offpolicy.workflows.runs, offpolicy.workflows.shipping
+import offpolicy.workflows
 from offpolicy.cli import main
 print("ready", flush=True)
 for line in sys.stdin:
@@ -337,7 +358,7 @@ class Killer:
 
 def check_learning(folder: Path, work: Path, tries: int, killer: Killer) -> None:
     """However often it is killed, learning ends with the very policy of an undisturbed run."""
-    arguments = ["learn", str(folder / "log.parquet"), *COLUMNS, "--epochs", "12", "--no-ladder", "--out"]
+    arguments = ["learn", str(folder / "log.parquet"), *COLUMNS, "--epochs", "12", "--no-propensity-models", "--out"]
     assert run(*arguments, work / "whole").code == 0
     out = work / "killed"
     history = out / "training" / "uips" / "metrics.jsonl"
@@ -355,7 +376,7 @@ def check_learning(folder: Path, work: Path, tries: int, killer: Killer) -> None
         assert (out / "policy" / name).exists()
     whole, after = (load_policy(path / "policy").policy for path in (work / "whole", out))
     assert after.weights.equal(whole.weights)
-    assert {path.name for path in out.iterdir()} == {"training", "policy", "results.json"}
+    assert {path.name for path in out.iterdir()} == {"nuisances", "policy", "results.json", "run.json", "training"}
 
 
 def check_recommending(folder: Path, work: Path, tries: int, killer: Killer) -> None:

@@ -46,4 +46,4 @@ def test_the_value_is_the_one_formula(name: str) -> None:
     expected = reference.value(
         weights.numpy(), normaliser.numpy(), world.inputs["reward"].numpy(), imputed.numpy(), baseline.numpy()
     )
-    assert value(terms).value == pytest.approx(expected, rel=1e-12)
+    assert value(terms) == pytest.approx(expected, rel=1e-12)

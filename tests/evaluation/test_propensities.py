@@ -1,4 +1,4 @@
-"""Propensity-aware intervals, the ladder and the audit, on worlds with known propensities."""
+"""Propensity-aware intervals, other models of β̂ and the audit, on worlds with known propensities."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import evaluate
-from offpolicy.evaluation.propensities import audit, propensity_ladder
+from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.log import LoggedData
 from offpolicy.propensity import fit_logging_policy
 
@@ -48,12 +48,26 @@ def test_gamma_may_be_calibrated() -> None:
         evaluate(LOG, TARGET, beta, gamma="guessed")
 
 
-def test_the_ladder_climbs_in_likelihood_and_ends_near_the_truth() -> None:
-    rungs = {rung.model: rung for rung in propensity_ladder(LOG, TARGET, ("uniform", "popularity", "linear"))}
-    assert rungs["linear"].log_likelihood > rungs["popularity"].log_likelihood > rungs["uniform"].log_likelihood
+def test_richer_propensity_models_predict_better_and_end_near_the_truth() -> None:
+    found = {one.model: one for one in compare_propensity_models(LOG, TARGET, ("uniform", "popularity", "linear"))}
+    fits = [found[name].log_likelihood or 0.0 for name in ("linear", "popularity", "uniform")]
+    assert fits == sorted(fits, reverse=True)
     truth = WORLD.value(TARGET, LOG.contexts)
-    assert abs(rungs["linear"].value - truth) < abs(rungs["uniform"].value - truth)
-    assert abs(rungs["linear"].mean_weight - 1) < abs(rungs["uniform"].mean_weight - 1)
+    error = {name: abs((one.value or 0.0) - truth) for name, one in found.items()}
+    off = {name: abs((one.mean_weight or 0.0) - 1) for name, one in found.items()}
+    assert error["linear"] < error["uniform"]
+    assert off["linear"] < off["uniform"]
+
+
+def test_refits_work_for_columns_and_lists_too() -> None:
+    beta = fit_logging_policy(LOG, "linear")
+    column = TARGET.log_probs(LOG.contexts).exp().numpy()[LOG.context_index, LOG.action]
+    lists = TARGET.log_probs(LOG.contexts).topk(2).indices.tolist()
+    policies = {"column": column, "top two": {"lists": lists}, "policy": TARGET}
+    found = evaluate(LOG, policies, beta, estimators=("snips",), refits=6)
+    bootstrap = {name: found[name].propensity_intervals["refit_bootstrap"] for name in policies}
+    assert all(0.01 < one.high - one.low < 0.4 for one in bootstrap.values())
+    assert bootstrap["column"].centre == pytest.approx(found["column"].value, abs=1e-9)
 
 
 def test_the_audit_accepts_true_propensities_and_rejects_false_ones() -> None:

@@ -72,7 +72,7 @@ def test_the_lower_end_is_what_the_robust_estimator_answers() -> None:
     log_ratio = torch.randn(200, generator=random, dtype=torch.float64)
     reward = torch.rand(200, generator=random, dtype=torch.float64)
     w = weight("ips_un", log_ratio=log_ratio, reward=reward, alpha=0.5)
-    expected = value(Terms.without_reward_model(w, w, reward)).value
+    expected = value(Terms.without_reward_model(w, w, reward))
     assert worst_case_self_normalised(log_ratio.numpy(), 0.5, reward.numpy()).low == pytest.approx(expected)
 
 
@@ -102,7 +102,7 @@ def test_the_linearised_error_adds_derivatives_within_groups_and_squares_between
         moved = [log_ratio.clone(), log_ratio.clone()]
         moved[0][n] -= step  # log β up is log ρ down
         moved[1][n] += step
-        up, down = (value(propensity_terms(ratio, form, reward, q)).value for ratio in moved)
+        up, down = (value(propensity_terms(ratio, form, reward, q)) for ratio in moved)
         slopes.append((up - down) / (2 * step))
     change = np.array(slopes) * u.numpy()
     terms = propensity_terms(log_ratio, form, reward, q)
@@ -121,7 +121,7 @@ def test_the_linearised_error_is_the_spread_of_values_under_errors_shared_by_an_
     reward = (torch.rand(n, generator=random) < 0.1 * (1 + action)).double()
     q, u = torch.zeros(n, dtype=torch.float64), torch.full((n,), 0.1, dtype=torch.float64)
     noise = 0.1 * torch.randn(1000, actions, generator=random, dtype=torch.float64)
-    values = [value(propensity_terms(log_ratio - e[action], "self_normalised", reward, q)).value for e in noise]
+    values = [value(propensity_terms(log_ratio - e[action], "self_normalised", reward, q)) for e in noise]
     terms = propensity_terms(log_ratio, "self_normalised", reward, q)
     assert linearised_propensity_error(terms, u, action) == pytest.approx(np.std(values), rel=0.08)
     assert linearised_propensity_error(terms, u) < 0.2 * np.std(values)

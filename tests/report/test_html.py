@@ -19,8 +19,8 @@ from offpolicy.report.html import render_report, write_report
 from offpolicy.report.svg import Axis, Strip, round_ticks
 from report_results import HOSTILE, policy, results
 
-MINIMAL = {"format": "offpolicy-results", "version": 1, "kind": "evaluate"}
-OPTIONAL = ("run", "log", "evaluation", "weights", "frequency", "ladder", "learning", "risky_actions")
+MINIMAL = {"format": "offpolicy-results", "version": 2, "kind": "evaluate"}
+OPTIONAL = ("run", "log", "evaluation", "weights", "frequency", "propensity_models", "learning", "risky_actions")
 VOID = {"meta", "link", "br", "line", "rect", "circle", "path"}
 
 
@@ -75,7 +75,7 @@ def test_every_section_shows_its_numbers() -> None:
         "Calibration of the estimated propensities",
         "Uncertainty U of β̂ by action frequency",
         "How wrong may the propensities be?",
-        "The propensity ladder",
+        "Other models of the logging policy",
         "held out value",
         "Top risky actions",
         "Covariate balance",
@@ -138,7 +138,7 @@ def _everywhere(value: Any, text: str) -> Any:
     if isinstance(value, dict):
         own = {"uips", "greedy", "popularity", "ce", "user", "hour", "age"}
         return {
-            text + k if k in own else k: v if k in ("format", "kind") else _everywhere(v, text)
+            text + k if k in own else k: v if k in ("format", "kind", "answer") else _everywhere(v, text)
             for k, v in value.items()
         }
     if isinstance(value, list):
@@ -169,9 +169,12 @@ def test_every_string_stays_text(text: str) -> None:
         ("[" * 100_000, "does not hold JSON"),
         ("[1, 2]", "is not a results file"),
         ('{"format": "other", "version": 1}', "is not a results file"),
-        ('{"format": "offpolicy-results", "version": 2, "kind": "learn"}', "has version '2'"),
-        ('{"format": "offpolicy-results", "version": 1, "kind": "sing"}', "damaged at kind"),
-        ('{"format": "offpolicy-results", "version": 1, "kind": "learn", "ladder": 3}', "damaged at ladder"),
+        ('{"format": "offpolicy-results", "version": 3, "kind": "learn"}', "has version '3'"),
+        ('{"format": "offpolicy-results", "version": 2, "kind": "sing"}', "damaged at kind"),
+        (
+            '{"format": "offpolicy-results", "version": 2, "kind": "learn", "propensity_models": 3}',
+            "damaged at propensity_models",
+        ),
         ("\ud800", "does not hold JSON"),
     ],
 )

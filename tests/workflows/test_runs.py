@@ -13,10 +13,12 @@ import torch
 
 from offpolicy.errors import LogError, OffPolicyError, ParameterError
 from offpolicy.json_values import plain
+from offpolicy.results import Results, write_results
+from offpolicy.workflows.evaluate import run_evaluate
+from offpolicy.workflows.findings import weight_histogram
 from offpolicy.workflows.inspect import run_inspect
-from offpolicy.workflows.results_file import RunOptions, weight_histogram, write_results
 from offpolicy.workflows.roles import LogSpec, probability_column, resolve
-from offpolicy.workflows.runs import run_evaluate
+from offpolicy.workflows.run import RunOptions
 from small_log import a_frame
 
 
@@ -62,23 +64,24 @@ def test_histograms_count_every_weight_once() -> None:
     before = torch.from_numpy(np.append(np.exp(chance.normal(size=500)), [0.0, 1e30]))
     after = before.clamp(max=2.0)
     found = weight_histogram(before, after)
-    assert sum(found["before"]) == sum(found["after"]) == 502
-    edges = np.array(found["edges"])
+    assert sum(found.before) == sum(found.after) == 502  # type: ignore[arg-type]
+    edges = np.array(found.edges)
     assert (np.diff(edges) > 0).all()
     middle = (edges[20], edges[21])
     inside = sum(middle[0] <= math.log10(w) < middle[1] for w in before.tolist() if w > 0)
-    assert found["before"][20] == inside
-    assert sum(weight_histogram(torch.ones(3), torch.ones(3))["before"]) == 3
+    assert found.before[20] == inside
+    assert sum(weight_histogram(torch.ones(3), torch.ones(3)).before) == 3  # type: ignore[arg-type]
 
 
 def test_results_hold_no_number_that_json_cannot(tmp_path: Path) -> None:
     awkward = {"a": math.nan, "b": [math.inf, np.float64(2.5), np.int64(3)], 4: (True, None), "t": torch.ones(2)}
     assert plain(awkward) == {"a": None, "b": [None, 2.5, 3], "4": [True, None], "t": [1.0, 1.0]}
-    path = write_results(plain(awkward), tmp_path / "new" / "folder")
-    assert json.loads(path.read_text())["b"] == [None, 2.5, 3]
+    found = Results(kind="learn", log={"reward_mean": math.inf})
+    path = write_results(found, tmp_path / "new" / "folder")
+    assert json.loads(path.read_text())["log"] == {"reward_mean": None}
     (tmp_path / "file").write_text("")
     with pytest.raises(OffPolicyError):
-        write_results({}, tmp_path / "file")
+        write_results(found, tmp_path / "file")
 
 
 def test_a_policys_column_is_checked_row_by_row(tmp_path: Path) -> None:
@@ -92,7 +95,7 @@ def test_a_policys_column_is_checked_row_by_row(tmp_path: Path) -> None:
 def test_risky_actions_and_shares_agree_with_a_slow_count(tmp_path: Path) -> None:
     frame = a_frame(300)
     spec = LogSpec(written(tmp_path, frame).source, ("segment", "age"), "item", "click", "pscore")
-    found = run_evaluate(spec, {"better": "better"}, RunOptions(ladder=False)).results
+    found = run_evaluate(spec, {"better": "better"}, RunOptions(propensity_models=False)).results.to_json()
     assert found["evaluation"]["logging"]["model"] == "recorded"  # propensities that are named are used
     ratio, item = (frame["better"] / frame["pscore"]).to_numpy(), frame["item"].to_numpy()
     shares = {action: float(ratio[item == action].sum() / ratio.sum()) for action in frame["item"].unique()}

@@ -38,11 +38,11 @@ def _show(result: "DemoResult") -> None:
     rows = [
         (
             row.name,
-            f"{row.fitted.value:.4f}",
-            f"{row.fitted.value - result.truth:+.4f}",
-            f"{row.fitted.mean_weight:.3f}",
-            f"{row.known.value:.4f}",
-            f"{row.known.value - result.truth:+.4f}",
+            f"{row.fitted:.4f}",
+            f"{row.fitted - result.truth:+.4f}",
+            f"{row.mean_weight:.3f}",
+            f"{row.known:.4f}",
+            f"{row.known - result.truth:+.4f}",
         )
         for row in result.estimates
     ]
@@ -52,10 +52,10 @@ def _show(result: "DemoResult") -> None:
         (
             one.label,
             f"{one.truth:.4f}",
-            f"{one.found['value']:.4f}",
-            f"{one.found['interval']['low']:.3f} – {one.found['interval']['high']:.3f}",
-            f"{one.improvement:.0%}",
-            one.found["preflight"]["verdict"]["answer"],
+            f"{one.found.value:.4f}",
+            f"{one.found.interval.low:.3f} – {one.found.interval.high:.3f}",
+            "–" if one.improvement is None else f"{one.improvement:.0%}",
+            one.found.preflight.verdict.answer,
         )
         for one in result.learned
     ]

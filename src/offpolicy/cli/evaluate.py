@@ -13,13 +13,14 @@ from offpolicy.cli.options import (
     ClusterColumn,
     Config,
     ContextColumns,
+    Force,
     Invocation,
     Kinds,
-    Ladder,
     Level,
     Log,
     LoggingModel,
     PropensityColumn,
+    PropensityModels,
     RewardColumn,
     RewardRange,
     Seed,
@@ -57,19 +58,21 @@ def evaluate(
     actions: Actions = None,
     logging_model: LoggingModel = None,
     level: Level = 0.95,
-    ladder: Ladder = True,
+    propensity_models: PropensityModels = True,
     out: Annotated[str | None, typer.Option("--out", help="Folder for results.json.")] = None,
     seed: Seed = 0,
     config: Config = None,
     strict: Strict = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Estimate what policies would have earned, against the logging policy.
 
-    The columns of a saved policy need not be named again. A policy that was learned from this very log is evaluated on
-    the rows it was not learned from.
+    The columns of a saved policy need not be named again. Rows that one of the policies was learned from are left out,
+    also in a later version of its log. A policy given with --compare is compared with, and never recommended.
     """
     from offpolicy.cli.printing import lines, print_json, show_evaluation
+    from offpolicy.json_values import plain
     from offpolicy.workflows import run_evaluate
 
     named = named_policies(policy or ())
@@ -79,13 +82,14 @@ def evaluate(
     twice = next((name for name in others if name in named), None)
     if twice is not None:
         raise ParameterError(f"--policy and --compare both name {twice!r}. Give one of them another name.")
-    options = Invocation.of(ctx).options(seed, level, logging_model, ladder)
+    options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     run = run_evaluate(log_spec(ctx), named, options, compare_with=others, out=out)
     if as_json:
-        print_json(run.results)
+        print_json(plain(run.results.to_json()))
     else:
         lines("Noted", run.notes)
-        show_evaluation(run.results["evaluation"])
+        assert run.results.evaluation is not None
+        show_evaluation(run.results.evaluation)
         lines("Written", run.files.values())
     if strict and run.refused:
         raise typer.Exit(2)

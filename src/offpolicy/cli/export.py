@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from offpolicy.cli.options import AsJson, Config
+from offpolicy.cli.options import AsJson, Config, Force
 
 
 def export(
@@ -17,13 +17,14 @@ def export(
     ] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Actions that the export ranks for each context.")] = 10,
     config: Config = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a policy as ONNX, with the encoding of the columns and all ids inside. Needs the extra `onnx`."""
     from offpolicy.cli.printing import facts, print_json
     from offpolicy.workflows import run_export
 
-    found = run_export(directory, onnx, check=check, k=k)
+    found = run_export(directory, onnx, check=check, k=k, force=force)
     if as_json:
         print_json(found)
     else:

@@ -11,13 +11,14 @@ from offpolicy.cli.options import (
     ClusterColumn,
     Config,
     ContextColumns,
+    Force,
     Invocation,
     Kinds,
-    Ladder,
     Level,
     Log,
     LoggingModel,
     PropensityColumn,
+    PropensityModels,
     RewardColumn,
     RewardRange,
     Seed,
@@ -58,28 +59,31 @@ def learn(
     ] = 0.2,
     logging_model: LoggingModel = None,
     level: Level = 0.95,
-    ladder: Ladder = True,
+    propensity_models: PropensityModels = True,
     seed: Seed = 0,
     config: Config = None,
     strict: Strict = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn a policy from a log and say what it is worth on contexts it was not learned from.
 
-    A command that was killed goes on where it stood when it is given again. OUT/policy is the policy, OUT/results.json
-    what `offpolicy report OUT` shows. Of several methods the one with the highest low end is OUT/policy.
+    Rerun a killed command to resume it. OUT/policy is the policy, OUT/results.json what `offpolicy report OUT` shows.
+    Of several methods the one with the highest lower confidence bound is OUT/policy.
     """
     from offpolicy.cli.printing import lines, print_json, show_evaluation
+    from offpolicy.json_values import plain
     from offpolicy.workflows import run_learn
 
-    options = Invocation.of(ctx).options(seed, level, logging_model, ladder)
+    options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     changes = learning_settings(scorer, epochs, set_)
     run = run_learn(log_spec(ctx), method or ["uips"], out, options, held_out=held_out, settings=changes)
     if as_json:
-        print_json(run.results)
+        print_json(plain(run.results.to_json()))
     else:
         lines("Noted", run.notes)
-        show_evaluation(run.results["evaluation"])
+        assert run.results.evaluation is not None
+        show_evaluation(run.results.evaluation)
         lines("Written", run.files.values())
     if strict and run.refused:
         raise typer.Exit(2)

@@ -76,7 +76,13 @@ LoggingModel = Annotated[
         show_default=False,
     ),
 ]
-Ladder = Annotated[bool, typer.Option("--ladder/--no-ladder", help="Also answer under simpler and richer models.")]
+PropensityModels = Annotated[
+    bool,
+    typer.Option(
+        "--propensity-models/--no-propensity-models", help="Also answer under other models of the logging policy."
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that this command did not write.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -96,15 +102,17 @@ class Invocation:
     def of(cls, context: typer.Context) -> "Invocation":
         """What was typed and what came of it."""
         typed = [word for word in sys.argv[1:] if word != "--debug"]
-        hidden = ("config", "as_json", "strict")
+        hidden = ("config", "as_json", "strict", "force")
         values = {name: value for name, value in context.params.items() if name not in hidden and value is not None}
         return cls(shlex.join(["offpolicy", *typed]), values)
 
-    def options(self, seed: int, level: float, logging_model: str | None, ladder: bool) -> "RunOptions":
+    def options(
+        self, seed: int, level: float, logging_model: str | None, propensity_models: bool, force: bool
+    ) -> "RunOptions":
         """As the runs take them."""
         from offpolicy.workflows import RunOptions
 
-        return RunOptions(seed, level, logging_model, ladder, self.command, self.config)
+        return RunOptions(seed, level, logging_model, propensity_models, self.command, self.config, force)
 
 
 def log_spec(context: typer.Context) -> "LogSpec":

@@ -3,7 +3,10 @@
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from offpolicy.results import Evaluation
 
 ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run an experiment": "bold red"}
 
@@ -47,29 +50,29 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Non
     console.print(drawn)
 
 
-def show_evaluation(found: Mapping[str, Any]) -> None:
+def show_evaluation(found: "Evaluation") -> None:
     """Values with intervals, comparisons, and a verdict for each policy."""
-    level, logging = found["level"], found["logging"]
-    rows = [("logging policy", logging["value"], logging["interval"]["low"], logging["interval"]["high"], "", "")]
-    for name, one in found["policies"].items():
-        interval = one["interval"]
-        parts = (interval["sampling"], interval["propensity"])
-        rows.append((name, one["value"], interval["low"], interval["high"], *parts))
+    logging = found.logging
+    ends = ("", "") if logging.interval is None else (logging.interval.low, logging.interval.high)
+    rows: list[Sequence[Any]] = [("logging policy", logging.value, *ends, "", "")]
+    for name, one in found.policies.items():
+        interval = one.interval
+        rows.append((name, one.value, interval.low, interval.high, interval.sampling, interval.propensity))
     head = ("policy", "value", "low", "high", "± sampling", "± propensity")
-    table(f"Values with {level:.0%} intervals (propensities: {logging['model']})", head, rows)
+    table(f"Values with {found.level:.0%} intervals (propensities: {logging.model})", head, rows)
     compared = [
-        (c["candidate"], c["reference"], c["difference"], c["low"], c["high"], c["probability_of_improvement"])
-        for c in found["comparisons"]
+        (c.candidate, c.reference, c.difference, c.low, c.high, c.relative, c.probability_of_improvement)
+        for c in found.comparisons
     ]
-    table("Differences", ("policy", "against", "difference", "low", "high", "P(better)"), compared)
+    table("Differences", ("policy", "against", "difference", "low", "high", "relative", "P(better)"), compared)
     console = _console()
-    for name, one in found["policies"].items():
-        verdict = one["preflight"]["verdict"]
+    for name, one in found.candidates.items():
+        verdict = one.preflight.verdict
         console.print(f"\n{name}: ", end="", markup=False, highlight=False)
-        console.print(verdict["answer"], style=ANSWERS.get(verdict["answer"], "bold"), markup=False, highlight=False)
-        for reason in verdict["reasons"]:
+        console.print(verdict.answer, style=ANSWERS.get(verdict.answer, "bold"), markup=False, highlight=False)
+        for reason in verdict.reasons:
             console.print(f"  {reason}", markup=False, highlight=False)
-        console.print(f"  {verdict['advice']}", markup=False, highlight=False)
+        console.print(f"  {verdict.advice}", markup=False, highlight=False)
 
 
 def _console() -> Any:

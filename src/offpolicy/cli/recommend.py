@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from offpolicy.cli.options import AsJson, Config
+from offpolicy.cli.options import AsJson, Config, Force
 
 
 def recommend(
@@ -26,9 +26,10 @@ def recommend(
         int | None, typer.Option("--seed", min=0, help="Repeats a draw; left out, draws are fresh.")
     ] = None,
     config: Config = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recommend actions for every context of a file; the output appears whole or not at all.
+    """Recommend actions for every context of a file; the output is written atomically.
 
     Each line carries the probability of its action. In mode sample, rank 1 was chosen with just this probability: store
     it as the propensity of the next log.
@@ -36,7 +37,7 @@ def recommend(
     from offpolicy.cli.printing import facts, print_json
     from offpolicy.workflows import run_recommend
 
-    found = run_recommend(directory, contexts, out, k=k, mode=mode, seed=seed, keep=tuple(keep or ()))
+    found = run_recommend(directory, contexts, out, k=k, mode=mode, seed=seed, keep=tuple(keep or ()), force=force)
     if as_json:
         print_json(found)
     else:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from offpolicy.cli.options import AsJson, Config
+from offpolicy.cli.options import AsJson, Config, Force
 from offpolicy.errors import OffPolicyError
 
 
@@ -14,6 +14,7 @@ def report(
         str, typer.Argument(metavar="DIR", help="Folder with the results.json of a run.", show_default=False)
     ],
     config: Config = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write DIR/report.html, a page that opens offline, from DIR/results.json.
@@ -21,13 +22,15 @@ def report(
     Runs are made by `offpolicy learn --out DIR` and `offpolicy evaluate --out DIR`.
     """
     from offpolicy.cli.printing import facts, print_json
-    from offpolicy.report import write_report
+    from offpolicy.report import is_report, write_report
 
     folder = Path(directory).expanduser()
     results = folder / "results.json"
     if not results.is_file():
         raise OffPolicyError(f"{results} does not exist. Make it with offpolicy learn or offpolicy evaluate --out DIR.")
     page = folder / "report.html"
+    if not is_report(page) and not force:
+        raise OffPolicyError(f"{page} exists and is no report of this command. Move it away, or give --force.")
     write_report(results, page)
     found = {"report": str(page)}
     if as_json:

@@ -52,14 +52,14 @@ def tune(
 ) -> None:
     """Search the hyper-parameters and the learning rate of a method.
 
-    Every trial learns on one part of the log and is judged on the other. With --out a search that was killed goes on
-    where it stood. The settings found are ready for `offpolicy learn --set NAME=VALUE`. Needs the extra `tuning`.
+    Every trial learns on one part of the log and is judged on the other. With --out, rerun a killed
+    search to resume it. The settings found are ready for `offpolicy learn --set NAME=VALUE`. Needs the extra `tuning`.
     """
     from offpolicy.cli.printing import lines, print_json, table
     from offpolicy.json_values import plain
     from offpolicy.workflows import run_tune
 
-    options = Invocation.of(ctx).options(seed, 0.95, logging_model, False)
+    options = Invocation.of(ctx).options(seed, 0.95, logging_model, False, False)
     changes = learning_settings(scorer, epochs, set_)
     found, notes = run_tune(log_spec(ctx), method, options, trials=trials, space=space, settings=changes, out=out)
     if as_json:

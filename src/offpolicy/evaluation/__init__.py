@@ -3,8 +3,8 @@
 from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.clusters import clustered
 from offpolicy.evaluation.comparison import compare
-from offpolicy.evaluation.evaluate import GAMMA, evaluate, log_driven
-from offpolicy.evaluation.hyper import plug_in_lambda
+from offpolicy.evaluation.evaluate import Evaluator, Options, evaluate
+from offpolicy.evaluation.hyper import GAMMA, log_driven, plug_in_lambda
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
     CONTEXT_SUMS,
@@ -12,13 +12,12 @@ from offpolicy.evaluation.inputs import (
     log_count_prob,
     weight_inputs,
 )
-from offpolicy.evaluation.intervals.registry import LEVEL
+from offpolicy.evaluation.intervals import LEVEL
 from offpolicy.evaluation.preflight import preflight
-from offpolicy.evaluation.propensities import audit, propensity_ladder
+from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
-from offpolicy.evaluation.results import Evaluation, PolicyEvaluation
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.evaluation.value import PointEstimate, Terms, value
+from offpolicy.evaluation.value import Terms, value
 
 __all__ = [
     "ALL_ACTION_INPUTS",
@@ -27,9 +26,8 @@ __all__ = [
     "LEVEL",
     "TOP_P_INPUTS",
     "ActionSets",
-    "Evaluation",
-    "PointEstimate",
-    "PolicyEvaluation",
+    "Evaluator",
+    "Options",
     "PolicyRows",
     "Ranking",
     "RankingSums",
@@ -38,12 +36,12 @@ __all__ = [
     "auto_estimate",
     "clustered",
     "compare",
+    "compare_propensity_models",
     "evaluate",
     "log_count_prob",
     "log_driven",
     "plug_in_lambda",
     "preflight",
-    "propensity_ladder",
     "rank_all",
     "rank_lists",
     "top_actions",

@@ -17,8 +17,7 @@ benchmarks/coverage.py; they are rules of experience, not theorems.
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.stats import norm
@@ -29,32 +28,14 @@ from offpolicy.evaluation.hyper import least_error_lambda
 from offpolicy.evaluation.intervals import linearised_propensity_error
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.policies import tensor
+from offpolicy.results import TwoPartInterval
 
 WEIGHTS_ONLY, WITH_REWARDS = SHRUNK = "sn_shrinkage", "sn_shrinkage_dr"
 
 
 @dataclass(frozen=True)
-class TwoPartInterval:
-    """An interval whose half-width is told apart into its two causes."""
-
-    low: float
-    high: float
-    level: float
-    sampling: float
-    """Half-width from the sampling of rows."""
-    propensity: float
-    """Half-width added because β̂ is estimated."""
-    vacuous: bool
-    note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
 class AutoEstimate:
-    """The value to report, its interval, and the two views behind it."""
+    """The value to report in [0, 1], its interval, and the views behind it."""
 
     value: float
     interval: TwoPartInterval
@@ -81,7 +62,7 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     value = min(max(shrunk[-1].value, 0.0), 1.0)
     refusal = next((view.refusal for view in shrunk if view.refusal), "")
     if refusal:
-        interval = TwoPartInterval(0.0, 1.0, level, 1.0, 0.0, vacuous=True, note=refusal)
+        interval = _interval(value, (0.0, 1.0), level, (1.0, 0.0), note=refusal)
         return AutoEstimate(value, interval, chosen.lam, views, 0.0)
     largest = max(view.jackknife_error for view in shrunk)
     error = min(max(view.jackknife_error for view in views), 2 * largest)
@@ -91,14 +72,33 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     half = quantile * (error**2 + propensity**2) ** 0.5 + distance / 2 + _misweighted(rows)
     low, high = max(value - half, 0.0), min(value + half, 1.0)
     sampling = quantile * error
-    interval = TwoPartInterval(low, high, level, sampling, half - sampling, vacuous=low <= 0.0 and high >= 1.0)
+    interval = _interval(value, (low, high), level, (sampling, half - sampling))
     return AutoEstimate(value, interval, chosen.lam, views, distance / largest)
+
+
+def _interval(
+    value: float, ends: tuple[float, float], level: float, parts: tuple[float, float], note: str = ""
+) -> TwoPartInterval:
+    low, high = ends
+    return TwoPartInterval(
+        low=low,
+        high=high,
+        level=level,
+        method="auto",
+        vacuous=low <= 0.0 and high >= 1.0,
+        centre=value,
+        note=note,
+        sampling=parts[0],
+        propensity=parts[1],
+    )
 
 
 def _misweighted(rows: PolicyRows) -> float:
     """What the share of the policy's choices that is weighed wrongly may be worth, on either side."""
-    share = abs(1 - float(rows.ratio.double().mean()))
-    return share * float(rows.reward.double().std(correction=0)) / 3
+    share = abs(1 - rows.mean(rows.ratio.double()))
+    reward = rows.reward.double()
+    spread = rows.mean((reward - rows.mean(reward)).square()) ** 0.5
+    return float(share * spread / 3)
 
 
 def _propensity_error(rows: PolicyRows, name: str, lam: float) -> float:
@@ -108,5 +108,7 @@ def _propensity_error(rows: PolicyRows, name: str, lam: float) -> float:
     # −∂log w/∂log β of a shrunk ratio: 1 for small ratios, −1 for large ones.
     elasticity = 1 - 2 * torch.sigmoid(2 * rows.log_ratio - math.log(lam))
     terms = rows.terms(ESTIMATORS[name], lam=lam)
+    if rows.row_weight is not None:
+        terms = replace(terms, weight=terms.weight * rows.row_weight, normaliser=terms.normaliser * rows.row_weight)
     action = tensor(rows.log.action).long()
     return linearised_propensity_error(terms, rows.inputs["uncertainty"], action, elasticity=elasticity)

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation.value import Terms
-
-Array = NDArray[np.float64]
+from offpolicy.evaluation.value import Array, Terms, ratio, value_of
 
 CORRECTION, NORMALISER, BASELINE, WEIGHT, ROWS = range(5)
 """The sums of a cluster, as columns."""
@@ -113,18 +111,16 @@ class ClusteredTerms(ClusterStatistic):
     limits: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def values(self, totals: Array) -> Array:
-        """ΣB/Σn + ΣA/ΣZ; a part that would divide by zero is 0."""
-        return _ratio(totals[..., BASELINE], totals[..., ROWS]) + _ratio(
-            totals[..., CORRECTION], totals[..., NORMALISER]
-        )
+        """The one formula, of the totals."""
+        return value_of(*(totals[..., part] for part in (CORRECTION, NORMALISER, BASELINE, ROWS)))
 
     def gradient(self, totals: Array) -> Array:
         """∇V: 1/ΣZ for A, −ΣA/(ΣZ)² for Z, and the same for B and n."""
         gradient = np.zeros_like(totals)
         for top, bottom in ((CORRECTION, NORMALISER), (BASELINE, ROWS)):
-            slope = _ratio(np.ones_like(totals[..., bottom]), totals[..., bottom])
+            slope = ratio(np.ones_like(totals[..., bottom]), totals[..., bottom])
             gradient[..., top] = slope
-            gradient[..., bottom] = -_ratio(totals[..., top], totals[..., bottom]) * slope
+            gradient[..., bottom] = -ratio(totals[..., top], totals[..., bottom]) * slope
         return gradient
 
     @property
@@ -135,7 +131,7 @@ class ClusteredTerms(ClusterStatistic):
     @property
     def mean_weight(self) -> float:
         """Mean of w over rows."""
-        return float(_ratio(self.totals[WEIGHT], self.totals[ROWS]))
+        return float(ratio(self.totals[WEIGHT], self.totals[ROWS]))
 
     @property
     def no_weight(self) -> bool:
@@ -159,7 +155,7 @@ class ClusteredTerms(ClusterStatistic):
 
     @property
     def effective_clusters(self) -> float:
-        """(ΣW_c)²/ΣW_c²: how many clusters of equal weight the log is worth; 0 without weight."""
+        """Effective sample size in clusters, (ΣW_c)²/ΣW_c²; 0 without weight."""
         largest = self.columns[:, WEIGHT].max(initial=0.0)
         if largest == 0:
             return 0.0
@@ -176,8 +172,8 @@ class ClusteredTerms(ClusterStatistic):
         if not self.no_weight and self.effective_clusters < 2:
             share = float(self.columns[:, WEIGHT].max() / self.totals[WEIGHT])
             return f"one cluster carries {share:.0%} of the weight: in effect there are fewer than two"
-        correction = _ratio(self.totals[CORRECTION], self.totals[NORMALISER])
-        baseline = _ratio(self.totals[BASELINE], self.totals[ROWS])
+        correction = ratio(self.totals[CORRECTION], self.totals[NORMALISER])
+        baseline = ratio(self.totals[BASELINE], self.totals[ROWS])
         if self._spread <= ROUNDING * (abs(float(correction)) + abs(float(baseline))):
             return "no variation among clusters: there is nothing to estimate an error from"
         return ""
@@ -246,8 +242,8 @@ class ClusterSums:
         """Nothing seen yet."""
         self._sums = torch.zeros(5, 0, dtype=torch.float64)
 
-    def add(self, batch: Terms, cluster: Tensor) -> None:
-        """Take in a batch of rows; `cluster` numbers each row's cluster, densely from 0."""
+    def add(self, batch: Terms, cluster: Tensor, row_weight: Tensor | None = None) -> None:
+        """Take in a batch of rows; `cluster` numbers each row's cluster, densely from 0; `row_weight` counts events."""
         if len(cluster) != len(batch.weight):
             raise ParameterError(f"{len(batch.weight)} rows came with {len(cluster)} cluster numbers; pass one a row.")
         if not len(cluster):
@@ -259,7 +255,7 @@ class ClusterSums:
         correction = weight * (batch.reward - batch.imputed).double()
         parts = (correction, batch.normaliser.double(), batch.baseline.double(), weight, torch.ones_like(weight))
         for total, part in zip(self._sums, parts, strict=True):
-            total.index_add_(0, cluster, part)
+            total.index_add_(0, cluster, part if row_weight is None else part * row_weight)
 
     def merge(self, other: Self) -> None:
         """Take in the rows another accumulator has seen."""
@@ -280,10 +276,10 @@ class ClusterSums:
             self._sums = wider
 
 
-def clustered(terms: Terms, cluster: Tensor) -> ClusteredTerms:
+def clustered(terms: Terms, cluster: Tensor, row_weight: Tensor | None = None) -> ClusteredTerms:
     """The cluster sums of one batch of rows."""
     sums = ClusterSums()
-    sums.add(terms, cluster)
+    sums.add(terms, cluster, row_weight)
     return sums.finish()
 
 
@@ -294,8 +290,3 @@ def pooled(columns: Array, most: int, random: np.random.Generator) -> Array:
         return columns
     starts = np.linspace(0, count, most, endpoint=False).astype(np.int64)
     return np.asarray(np.add.reduceat(columns[random.permutation(count)], starts, axis=0))
-
-
-def _ratio(top: Array, bottom: Array) -> Array:
-    """top/bottom, and 0 where there is nothing to divide by."""
-    return np.divide(top, bottom, out=np.zeros(np.shape(top)), where=np.asarray(bottom) > 0)

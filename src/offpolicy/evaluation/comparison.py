@@ -1,37 +1,13 @@
 """Is one policy better than another? Paired differences, probability of improvement, many candidates at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A candidate against a reference, on the same clusters."""
-
-    candidate: str
-    reference: str
-    difference: float
-    low: float
-    high: float
-    probability_of_improvement: float
-    """That the candidate is better, by the normal approximation with both parts of the error."""
-    p_value: float
-    """Two-sided, for no difference."""
-    adjusted_p_value: float
-    """After Holm's correction over all candidates compared."""
-    relative: float | None
-    """Difference relative to the reference's value; None where that is zero."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+from offpolicy.results import Comparison
 
 
 def compare(
@@ -40,13 +16,13 @@ def compare(
     reference_name: str,
     level: float = 0.95,
 ) -> list[Comparison]:
-    """Every candidate against one reference; shared clusters cancel, β̂'s error does not."""
+    """Every candidate against one reference, in [−1, 1]; shared clusters cancel, β̂'s error does not.
+
+    Holm's correction counts these candidates and nobody else.
+    """
     found = [_one(name, estimate, reference, reference_name, level) for name, estimate in estimates.items()]
-    adjusted = holm([comparison.p_value for comparison in found])
-    return [
-        Comparison(**{**comparison.to_json(), "adjusted_p_value": p})
-        for comparison, p in zip(found, adjusted, strict=True)
-    ]
+    adjusted = holm([1.0 if one.p_value is None else one.p_value for one in found])
+    return [one.model_copy(update={"adjusted_p_value": p}) for one, p in zip(found, adjusted, strict=True)]
 
 
 def _one(
@@ -60,8 +36,7 @@ def _one(
     if isinstance(reference, AutoEstimate):
         extra = float(np.hypot(extra, reference.interval.propensity / quantile))
     error = float(np.hypot(sampling, extra))
-    reference_value = reference.value
-    difference = estimate.value - reference_value
+    difference = estimate.value - reference.value
     if not np.isfinite(error) or error == 0:
         unknown = not np.isfinite(error)
         p = 1.0 if unknown or difference == 0 else 0.0
@@ -71,8 +46,15 @@ def _one(
         p = float(2 * norm.sf(abs(difference) / error))
         probability = float(norm.cdf(difference / error))
         low, high = max(difference - quantile * error, -1.0), min(difference + quantile * error, 1.0)
-    relative = difference / reference_value if reference_value > 0 else None
-    return Comparison(name, reference_name, difference, low, high, probability, p, p, relative)
+    return Comparison(
+        candidate=name,
+        reference=reference_name,
+        difference=difference,
+        low=low,
+        high=high,
+        probability_of_improvement=probability,
+        p_value=p,
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -87,5 +69,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def best_by_lower_bound(estimates: Mapping[str, AutoEstimate]) -> str:
-    """The candidate with the highest low end: pessimism, which chance cannot flatter."""
+    """The candidate with the highest lower confidence bound."""
     return max(estimates, key=lambda name: estimates[name].interval.low)

@@ -1,34 +1,47 @@
 """`evaluate`: what policies are worth, told from a log without propensities, with intervals and a verdict."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from offpolicy.checks import check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate
+from offpolicy.evaluation.clusters import ClusteredTerms
 from offpolicy.evaluation.comparison import best_by_lower_bound, compare
-from offpolicy.evaluation.hyper import least_error_lambda, plug_in_lambda
-from offpolicy.evaluation.intervals import INTERVALS, gamma_sensitivity
-from offpolicy.evaluation.intervals.registry import LEVEL
+from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
+from offpolicy.evaluation.intervals import INTERVALS, LEVEL, Interval, IntervalMethod, gamma_sensitivity
 from offpolicy.evaluation.preflight import detectable_effect, preflight
-from offpolicy.evaluation.propensities import refit_bootstrap, worst_case_band
-from offpolicy.evaluation.results import EstimatorResult, Evaluation, PolicyEvaluation, Scale, Sensitivity
+from offpolicy.evaluation.propensities import (
+    propensity_model_row,
+    refit_bootstrap,
+    under_model,
+    worst_case_band,
+)
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.scale import Scale
 from offpolicy.log import LoggedData
-from offpolicy.policies import ColumnPolicy, Policy, as_policy
+from offpolicy.nuisances import Nuisances
+from offpolicy.policies import Policy, UniformPolicy, as_policy, rows_only
 from offpolicy.progress import progress
-from offpolicy.propensity import LoggingPolicy, fit_logging_policy
-from offpolicy.rewards import PooledRewardModel
-from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
+from offpolicy.propensity import CandidateFit, LoggingPolicy, fit_logging_policy
+from offpolicy.results import (
+    LOGGING,
+    Comparison,
+    Estimate,
+    Evaluation,
+    Logging,
+    PolicyResult,
+    PropensityModel,
+    Sensitivity,
+)
+from offpolicy.rewards import RewardModel
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
-GAMMA = 2.0
-"""γ used without calibration: about a 95 % interval where β̂ fits (see `offpolicy.uncertainty.calibrate_gamma`)."""
 
 
 def evaluate(
@@ -36,153 +49,278 @@ def evaluate(
     policies: Any,
     logging_policy: LoggingPolicy | str | None = None,
     *,
+    references: Mapping[str, Any] | None = None,
     estimators: Sequence[str] = DEFAULT_ESTIMATORS,
     intervals: Sequence[str] = ("normal",),
     level: float = 0.95,
     gamma: float | str = GAMMA,
     refits: int = 0,
     uncertainty: Tensor | None = None,
-    reward_model: PooledRewardModel | None = None,
+    reward_model: RewardModel | None = None,
+    nuisances: Nuisances | None = None,
     seed: int = 0,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
 
     `policies` maps names to policies (or is one policy): anything with log_probs, a column with π(a_n|x_n) of every
-    logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". Hyper-parameters come
-    from the log alone: λ by estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is
-    added, that many fits of β̂ each. U of every row and a reward model are fitted unless they are given. Nothing of size
-    rows × actions is ever made.
+    logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". `references` are
+    compared with every candidate, but are no candidates themselves. Hyper-parameters come from the log alone: λ by
+    estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits of
+    β̂ each. β̂, U and a reward model are fitted unless they are given, one by one or as `nuisances`. Results are on the
+    user's scale of rewards. Nothing of size rows × actions is ever made.
     """
-    level = check_number("level", level, LEVEL)
-    rows = [ESTIMATORS.find(name) for name in estimators]
-    methods = {name: INTERVALS.find(name) for name in intervals}
-    targets = _named(policies, log)
-    beta = logging_policy if isinstance(logging_policy, LoggingPolicy) else _fit(log, logging_policy, seed)
-    if log.reward.min() == log.reward.max():
-        raise ParameterError(
-            f"Every reward in this log is {log.reward_to_user_scale(float(log.reward[0])):g}: nothing tells policies "
-            "apart. Check that the reward column is the right one."
+    options = Options(tuple(estimators), tuple(intervals), level, gamma, refits, seed)
+    if nuisances is None:
+        given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
+        nuisances = Nuisances(
+            log,
+            model="auto" if logging_policy is None else logging_policy,
+            logging_policy=given,
+            uncertainty=uncertainty,
+            reward_model=reward_model,
+            seed=seed,
         )
-    if reward_model is None and not all(isinstance(target, ColumnPolicy) for target in targets.values()):
-        reward_model = PooledRewardModel.fit(log, beta.whole.design)
-    if uncertainty is None and beta.is_own(log):
-        uncertainty = row_uncertainty(beta)
-    if isinstance(gamma, str):
-        check_choice("gamma", gamma, ("calibrated",))
-        gamma = calibrate_gamma(beta, uncertainty=uncertainty, seed=seed).gamma
-    found: dict[str, PolicyEvaluation] = {}
-    estimates: dict[str, AutoEstimate] = {}
-    on_policy = None
-    with progress("evaluating", len(targets)) as advance:
-        for name, target in targets.items():
-            data = PolicyRows.of(log, target, beta, uncertainty=uncertainty, reward_model=reward_model, estimators=rows)
-            on_policy = data.on_policy()
-            estimates[name] = auto_estimate(data, level)
-            aware = {} if uncertainty is None else {"worst_case": worst_case_band(data, gamma, level)}
-            if refits:
-                aware["refit_bootstrap"] = refit_bootstrap(
-                    log, target, beta, estimates[name].lam, draws=refits, level=level, seed=seed
-                )
-            one = _one(name, target, data, estimates[name], beta, rows, methods, on_policy.value, level, gamma)
-            found[name] = replace(one, propensity_intervals=aware)
-            advance(f"{name}: {found[name].value:.4f}")
-    assert on_policy is not None
-    return Evaluation(
-        policies=found,
-        logging_value=on_policy.value,
-        logging_interval=INTERVALS["normal"](on_policy, level),
-        comparisons=tuple(compare(estimates, on_policy, "logging", level)),
-        best=best_by_lower_bound(estimates),
-        level=level,
-        logging_model=beta.model,
-        logging_quality=beta.quality.to_json(),
-        scale=Scale(*log.reward_range),
-        log_summary=log.summary(),
-    )
+    return Evaluator(nuisances, named_policies(policies), references or {}, options).evaluation
 
 
-def _named(policies: Any, log: LoggedData) -> dict[str, Policy]:
+def named_policies(policies: Any) -> Mapping[str, Any]:
+    """Policies by name; one alone is called "policy"."""
     if isinstance(policies, Mapping) and "lists" not in policies:
         if not policies:
             raise ParameterError("policies is empty: name at least one policy to evaluate.")
-        return {str(name): as_policy(target, log, str(name)) for name, target in policies.items()}
-    return {"policy": as_policy(policies, log)}
+        return {str(name): target for name, target in policies.items()}
+    return {"policy": policies}
 
 
-def _fit(log: LoggedData, model: str | None, seed: int) -> LoggingPolicy:
-    return fit_logging_policy(log, model or "auto", seed=seed)
+@dataclass(frozen=True)
+class Options:
+    """What an evaluation may be told, checked."""
+
+    estimators: tuple[str, ...] = DEFAULT_ESTIMATORS
+    intervals: tuple[str, ...] = ("normal",)
+    level: float = 0.95
+    gamma: float | str = GAMMA
+    refits: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what would only fail after hours."""
+        check_number("level", self.level, LEVEL)
+        if isinstance(self.gamma, str):
+            check_choice("gamma", self.gamma, ("calibrated",))
+        _ = self.rows, self.methods
+
+    @cached_property
+    def rows(self) -> list[Estimator]:
+        """The estimators' rows in the registry."""
+        return [ESTIMATORS.find(name) for name in self.estimators]
+
+    @cached_property
+    def methods(self) -> dict[str, IntervalMethod]:
+        """The intervals asked for."""
+        return {name: INTERVALS.find(name) for name in self.intervals}
 
 
-def _one(
-    name: str,
-    target: Policy,
-    rows: PolicyRows,
-    estimate: AutoEstimate,
-    beta: LoggingPolicy,
-    asked: list[Estimator],
-    methods: Mapping[str, Any],
-    logging_value: float,
-    level: float,
-    gamma: float,
-) -> PolicyEvaluation:
-    left_out = {row.name: rows.can(row) for row in asked if rows.can(row)}
-    lam = _lambdas(rows, estimate.lam)
-    results = tuple(_estimate(rows, row, lam, gamma, methods, level) for row in asked if row.name not in left_out)
-    return PolicyEvaluation(
-        name=name,
-        value=estimate.value,
-        interval=estimate.interval,
-        lam=estimate.lam,
-        estimates=results,
-        left_out=left_out,
-        preflight=preflight(rows.log, target, beta, rows, estimate),
-        sensitivity=_sensitivity(rows, estimate.value, logging_value),
-        detectable_effect=detectable_effect(estimate, level),
-    )
+@dataclass(frozen=True)
+class Evaluator:
+    """An evaluation with what it was made from: every policy's rows, from one pass over the log.
 
+    Actions are matched by id: the log is coded as β̂ is, and every policy is aligned to it, once, here.
+    """
 
-def _lambdas(rows: PolicyRows, chosen: float | None = None) -> dict[str, float]:
-    """λ for weights that bound (chosen by estimated error) and for the tight form, which scales it by N itself."""
-    lam = least_error_lambda(rows).lam if chosen is None else chosen
-    return {"lam": lam, "uips_tight": plug_in_lambda(rows.ratio, rows.reward)}
+    nuisances: Nuisances
+    candidates: Mapping[str, Any]
+    references: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
 
+    def __post_init__(self) -> None:
+        """Refuse a log whose rewards are all alike, and names that stand for two policies."""
+        twice = next((name for name in self.references if name in self.candidates), None)
+        if twice is not None:
+            raise ParameterError(f"{twice!r} is both a policy and a reference. Give one of them another name.")
+        log = self.nuisances.log
+        if log.reward.min() == log.reward.max():
+            value = log.reward_to_user_scale(float(log.reward[0]))
+            raise ParameterError(
+                f"Every reward in this log is {value:g}: nothing tells policies apart. Check that the reward column is "
+                "the right one."
+            )
 
-def log_driven(row: Estimator, lam: Mapping[str, float], gamma: float) -> dict[str, float]:
-    """Hyper-parameters from the log alone: λ as chosen, γ as calibrated, η = 1; the rest by their defaults."""
-    chosen: dict[str, float] = {}
-    if "lam" in row.hyper:
-        chosen["lam"] = lam.get(row.name, lam["lam"])
-    if "gamma" in row.hyper:
-        chosen["gamma"] = gamma
-    if "cap" in row.hyper and np.isfinite(lam["lam"]):
-        chosen["cap"] = lam["lam"] ** 0.5 / 2  # the bound that λ puts on a weight
-    allowed = {name: p.allowed for name, p in row.hyper.items()}
-    return {name: v for name, v in chosen.items() if (bounds := allowed[name]) is not None and bounds.contains(v)}
+    @cached_property
+    def beta(self) -> Policy:
+        """β̂."""
+        return self.nuisances.logging_policy
 
+    @cached_property
+    def log(self) -> LoggedData:
+        """The log, its actions coded as β̂ codes them."""
+        return self.nuisances.log
 
-def _estimate(
-    rows: PolicyRows,
-    row: Estimator,
-    lam: Mapping[str, float],
-    gamma: float,
-    methods: Mapping[str, Any],
-    level: float,
-) -> EstimatorResult:
-    hyper = log_driven(row, lam, gamma)
-    terms = rows.clustered(row, **hyper)
-    return EstimatorResult(
-        name=row.name,
-        value=terms.value,
-        standard_error=terms.standard_error,
-        intervals={name: method(terms, level) for name, method in methods.items()},
-        hyper=row.check_hyper(hyper),
-        mean_weight=terms.mean_weight,
-        note=terms.refusal or terms.note,
-    )
+    @cached_property
+    def targets(self) -> dict[str, Policy]:
+        """Every policy, aligned to the log by id."""
+        asked = {**self.candidates, **self.references}
+        return {name: as_policy(target, self.log, name) for name, target in asked.items()}
+
+    @cached_property
+    def uncertainty(self) -> Tensor | None:
+        """U of every row, where it is known."""
+        return self.nuisances.known_uncertainty
+
+    @cached_property
+    def gamma(self) -> float:
+        """γ as given or calibrated."""
+        given = self.options.gamma
+        return self.nuisances.gamma if isinstance(given, str) else float(given)
+
+    @cached_property
+    def rows(self) -> dict[str, PolicyRows]:
+        """What the estimators ask for, of every policy, in one pass."""
+        rewards = None
+        if not all(rows_only(target) for target in self.targets.values()):
+            rewards = self.nuisances.reward_model
+        return PolicyRows.of_all(
+            self.log,
+            self.targets,
+            self.beta,
+            uncertainty=self.uncertainty,
+            reward_model=rewards,
+            estimators=self.options.rows,
+            support=True,
+        )
+
+    @cached_property
+    def on_policy(self) -> ClusteredTerms:
+        """The logging policy's own value."""
+        return next(iter(self.rows.values())).on_policy()
+
+    @cached_property
+    def estimates(self) -> dict[str, AutoEstimate]:
+        """The estimate to rely on, of every policy, in [0, 1]."""
+        return {name: auto_estimate(rows, self.options.level) for name, rows in self.rows.items()}
+
+    @property
+    def scale(self) -> Scale:
+        """To the user's rewards."""
+        return Scale(*self.log.reward_range)
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """Everything on the user's scale."""
+        level, beta, scale = self.options.level, self.beta, self.scale
+        with progress("evaluating", len(self.targets)) as advance:
+            found = {}
+            for name in self.targets:
+                found[name] = self._policy(name)
+                advance(f"{name}: {found[name].value:.4g}")
+        return Evaluation(
+            level=level,
+            best=best_by_lower_bound({name: self.estimates[name] for name in self.candidates}),
+            logging=Logging(
+                model=beta.model if isinstance(beta, LoggingPolicy) else type(beta).__name__,
+                value=scale.value(self.on_policy.value),
+                interval=scale.interval(INTERVALS["normal"](self.on_policy, level)),
+                quality=beta.quality if isinstance(beta, LoggingPolicy) else None,
+                note=beta.note if isinstance(beta, LoggingPolicy) else "",
+            ),
+            policies=found,
+            comparisons=self._comparisons(),
+            reward_range=[scale.low, scale.high],
+            log=self.log.summary(),
+        )
+
+    def _comparisons(self) -> list[Comparison]:
+        """Every candidate against logging and against each reference."""
+        candidates = {name: self.estimates[name] for name in self.candidates}
+        against: dict[str, ClusteredTerms | AutoEstimate] = {LOGGING: self.on_policy}
+        against |= {name: self.estimates[name] for name in self.references}
+        return [
+            self.scale.comparison(one, other.value)
+            for name, other in against.items()
+            for one in compare(candidates, other, name, self.options.level)
+        ]
+
+    def _policy(self, name: str) -> PolicyResult:
+        rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level
+        left_out = {row.name: rows.can(row) for row in self.options.rows if rows.can(row)}
+        lam = chosen_lambdas(rows, estimate.lam)
+        aware = self._propensity_intervals(name)
+        return PolicyResult(
+            name=name,
+            value=scale.value(estimate.value),
+            interval=scale.two_part(estimate.interval),
+            lam=estimate.lam,
+            estimates=[self._estimate(rows, row, lam) for row in self.options.rows if row.name not in left_out],
+            left_out=left_out,
+            preflight=preflight(rows, estimate),
+            sensitivity=scale.sensitivity(_sensitivity(rows, estimate.value, self.on_policy.value)),
+            detectable_effect=scale.width(detectable_effect(estimate, level)),
+            propensity_intervals={method: scale.interval(found) for method, found in aware.items()},
+            reference=name in self.references,
+        )
+
+    def _propensity_intervals(self, name: str) -> dict[str, Interval]:
+        options, rows = self.options, self.rows[name]
+        found = {} if self.uncertainty is None else {"worst_case": worst_case_band(rows, self.gamma, options.level)}
+        if options.refits:
+            if not isinstance(self.beta, LoggingPolicy):
+                raise ParameterError("refits needs a logging policy that was fitted by fit_logging_policy.")
+            found["refit_bootstrap"] = refit_bootstrap(
+                self.log,
+                self.targets[name],
+                self.beta,
+                self.estimates[name].lam,
+                draws=options.refits,
+                level=options.level,
+                seed=options.seed,
+            )
+        return found
+
+    def _estimate(self, rows: PolicyRows, row: Estimator, lam: Mapping[str, float]) -> Estimate:
+        hyper, scale = log_driven(row, lam, self.gamma), self.scale
+        terms = rows.clustered(row, **hyper)
+        methods = self.options.methods.items()
+        return Estimate(
+            name=row.name,
+            value=scale.value(terms.value),
+            standard_error=scale.width(terms.standard_error),
+            intervals={name: scale.interval(method(terms, self.options.level)) for name, method in methods},
+            hyper=row.check_hyper(hyper),
+            mean_weight=terms.mean_weight,
+            note=terms.refusal or terms.note,
+        )
+
+    def reweighted(self, name: str) -> Tensor:
+        """The weights of a policy after UIPS has damped those that β̂ is unsure of; plain ratios where U is unknown."""
+        rows, row = self.rows[name], ESTIMATORS["uips"]
+        if rows.can(row):
+            return rows.ratio
+        return rows.terms(row, slice(None), **log_driven(row, {"lam": self.estimates[name].lam}, self.gamma)).weight
+
+    def propensity_models(self) -> list[PropensityModel]:
+        """The best candidate's value under other models of β̂: those that `auto` chose among, and uniform."""
+        rows, beta = self.rows[self.evaluation.best], self.beta
+        if not isinstance(beta, LoggingPolicy):
+            return []
+        others: Sequence[CandidateFit] = beta.candidates
+        if not others:
+            others = fit_logging_policy(self.log, "auto", seed=self.options.seed).candidates
+        tried: list[tuple[str, float, float | None, Policy]] = [
+            ("uniform", beta.quality.uniform_log_likelihood, None, UniformPolicy(self.log.actions))
+        ]
+        for one in others:
+            policy = beta if one.name == beta.model else one.model.policy
+            tried.append((one.name, one.quality.log_likelihood, one.quality.calibration_error, policy))
+        if beta.model not in {name for name, _, _, _ in tried}:
+            tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
+        level, scale = self.options.level, self.scale
+        return [
+            propensity_model_row(name, fit, error, under_model(rows, policy), scale, level)
+            for name, fit, error, policy in tried
+        ]
 
 
 def _sensitivity(rows: PolicyRows, value: float, logging_value: float) -> Sensitivity:
-    log_ratio: Tensor = rows.log_ratio
-    found = gamma_sensitivity(log_ratio.numpy(), rows.reward.numpy(), logging_value)
+    found = gamma_sensitivity(rows.log_mass.numpy(), rows.reward.numpy(), logging_value)
     flips = found.gamma_low if value >= logging_value else found.gamma_high
-    return Sensitivity(flips, tuple(found.gammas.tolist()), tuple(found.low.tolist()), tuple(found.high.tolist()))
+    return Sensitivity(flips_at=flips, gammas=found.gammas.tolist(), low=found.low.tolist(), high=found.high.tolist())

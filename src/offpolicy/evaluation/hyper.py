@@ -1,11 +1,12 @@
-"""Hyper-parameters without the truth: λ from the log alone, three ways."""
+"""Hyper-parameters without the truth: λ from the log alone, γ as given or calibrated, η = 1."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
-from offpolicy.estimators import ESTIMATORS
+from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.clusters import ClusteredTerms
 from offpolicy.evaluation.rows import PolicyRows
 
@@ -13,8 +14,8 @@ GRID = 20
 """Values of λ tried."""
 WINSOR = 0.99
 """Quantile at which squared weighted rewards are cut when λ is plugged in."""
-SLOPE_FACTOR = 6**0.5 - 1
-"""SLOPE++: an estimate must lie within this many widths of all less biased ones."""
+GAMMA = 2.0
+"""γ used without calibration: about a 95 % interval where β̂ fits (see `offpolicy.uncertainty.calibrate_gamma`)."""
 
 
 def plug_in_lambda(ratio: Tensor, reward: Tensor) -> float:
@@ -52,17 +53,23 @@ def least_error_lambda(rows: PolicyRows, name: str = "sn_shrinkage") -> ChosenLa
     return best[1]
 
 
-def slope_lambda(rows: PolicyRows, name: str = "sn_shrinkage") -> ChosenLambda:
-    """SLOPE++ over λ: shrink as far as the interval still meets those of all milder shrinkages."""
-    row = ESTIMATORS[name]
-    low, high = -np.inf, np.inf
-    chosen: ChosenLambda | None = None
-    for lam in [float("inf"), *reversed(lambda_grid(rows.ratio))]:
-        estimate = rows.clustered(row, lam=lam)
-        width = SLOPE_FACTOR * estimate.jackknife_error
-        if chosen is not None and (estimate.value - width > high or estimate.value + width < low):
-            break
-        low, high = max(low, estimate.value - width), min(high, estimate.value + width)
-        chosen = ChosenLambda(lam, estimate)
-    assert chosen is not None
-    return chosen
+def log_driven(row: Estimator, lam: Mapping[str, float], gamma: float) -> dict[str, float]:
+    """Hyper-parameters from the log alone: λ as chosen, γ as calibrated, η = 1; the rest by their defaults.
+
+    `lam` holds λ under "lam", and under an estimator's name where it has its own (the tight form scales it by N).
+    """
+    chosen: dict[str, float] = {}
+    if "lam" in row.hyper:
+        chosen["lam"] = lam.get(row.name, lam["lam"])
+    if "gamma" in row.hyper:
+        chosen["gamma"] = gamma
+    if "cap" in row.hyper and np.isfinite(lam["lam"]):
+        chosen["cap"] = lam["lam"] ** 0.5 / 2  # the bound that λ puts on a weight
+    allowed = {name: p.allowed for name, p in row.hyper.items()}
+    return {name: v for name, v in chosen.items() if (bounds := allowed[name]) is not None and bounds.contains(v)}
+
+
+def chosen_lambdas(rows: PolicyRows, lam: float | None = None) -> dict[str, float]:
+    """λ for weights that bound (by estimated error, unless given) and for the tight form, which scales it by N."""
+    chosen = least_error_lambda(rows).lam if lam is None else lam
+    return {"lam": chosen, "uips_tight": plug_in_lambda(rows.ratio, rows.reward)}

@@ -1,17 +1,20 @@
-"""Supplies what weights ask for by name: row quantities by gathering, context quantities one tile at a time.
+"""Supplies what weights ask for by name, in one pass over the log, whatever the number of policies.
 
-Sums over all actions need π(·|x) and β̂(·|x) of a context, never of a row, and never more than a tile of them at once.
+Row quantities are gathered; sums over all actions need π(·|x) and β̂(·|x) of a context, never of a row, and never more
+than a batch of contexts at once. π of all actions is computed once per policy.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from offpolicy.estimators import log_floor
-from offpolicy.log import LoggedData
-from offpolicy.policies import Policy, aligned, batch_log_probs, logged_log_prob, tensor
-from offpolicy.rewards import RewardModel
+from offpolicy.log import LogBatch, LoggedData
+from offpolicy.policies import Policy, aligned, batch_log_probs, logged_log_prob, rows_only, tensor
+from offpolicy.rewards import RewardModel, row_rewards
 
 ContextSum = Callable[[Tensor, Tensor], Tensor]
 
@@ -25,6 +28,55 @@ CONTEXT_SUMS: Mapping[str, ContextSum] = {
 TOP_P_INPUTS = ("logging_rank", "log_target_top", "log_logging_top")
 ALL_ACTION_INPUTS = (*CONTEXT_SUMS, *TOP_P_INPUTS)
 
+UNSUPPORTED = 1e-4
+"""An action with less logging probability than this in a context has no support there."""
+
+
+@dataclass(frozen=True)
+class PolicyInputs:
+    """What is known of one policy on one log."""
+
+    rows: dict[str, Tensor]
+    """The named inputs of every row, `reward`, and `imputed` and `baseline` where there is a reward model."""
+    unsupported: Tensor | None = field(default=None, repr=False)
+    """Per context, π's mass on actions that logging hardly ever shows there; None where it cannot be known."""
+
+
+def policy_inputs(
+    names: Iterable[str],
+    log: LoggedData,
+    targets: Mapping[str, Policy],
+    logging: Policy,
+    *,
+    uncertainty: Tensor | None = None,
+    reward_model: RewardModel | None = None,
+    top_p: float = 100.0,
+    support: bool = False,
+) -> dict[str, PolicyInputs]:
+    """The named inputs of every target; with `support`, also the mass that each puts on unsupported actions."""
+    wanted = set(names)
+    logging = aligned(logging, log.actions, "logging")
+    log_logging = logged_log_prob(logging, log)
+    common = _common(wanted, log, log_logging, uncertainty)
+    passes = {
+        name: _Pass(aligned(target, log.actions, name), log, wanted, reward_model, support and not rows_only(logging))
+        for name, target in targets.items()
+    }
+    asked = {name: one for name, one in passes.items() if one.needs_all_actions}
+    imputed = None if reward_model is None or not asked else row_rewards(reward_model, log)
+    for batch in log.batches() if asked else ():
+        contexts = log.contexts.take(batch.contexts)
+        beta = batch_log_probs(logging, log, batch) if any(one.needs_logging for one in asked.values()) else None
+        rewards = None if reward_model is None else reward_model.rewards(contexts)
+        for one in asked.values():
+            one.add(batch, beta, rewards, top_p)
+    found = {}
+    for name, one in passes.items():
+        rows = common | one.finish(log_logging, imputed)
+        kept = {key for key in rows if key in wanted or key in ("reward", "imputed", "baseline")}
+        found[name] = PolicyInputs({key: rows[key] for key in kept}, one.unsupported)
+    return found
+
 
 def weight_inputs(
     names: Iterable[str],
@@ -36,61 +88,75 @@ def weight_inputs(
     reward_model: RewardModel | None = None,
     top_p: float = 100.0,
 ) -> dict[str, Tensor]:
-    """The named inputs for every row of the log, and `imputed` and `baseline` where there is a reward model."""
-    wanted = set(names)
-    target, logging = aligned(target, log.actions, "target"), aligned(logging, log.actions, "logging")
-    log_target, log_logging = logged_log_prob(target, log), logged_log_prob(logging, log)
+    """The named inputs of one policy for every row of the log."""
+    given = {"uncertainty": uncertainty, "reward_model": reward_model}
+    return policy_inputs(names, log, {"target": target}, logging, top_p=top_p, **given)["target"].rows  # type: ignore[arg-type]
+
+
+def _common(wanted: set[str], log: LoggedData, log_logging: Tensor, uncertainty: Tensor | None) -> dict[str, Tensor]:
+    """Inputs that do not depend on the target."""
     inputs: dict[str, Tensor] = {
-        "log_target": log_target,
         "log_logging": log_logging,
-        "log_ratio": _difference(log_target, log_logging),
         "reward": tensor(log.reward),
-        "action": tensor(log.action).long(),
-        "context_index": tensor(log.context_index).long(),
         "sample_size": torch.tensor(float(log.n_contexts)),
     }
-    if log.logging_prob is not None:
-        inputs["recorded_log_ratio"] = log_target - tensor(log.logging_prob).log()
+    for name in ("action", "context_index"):
+        if name in wanted:
+            inputs[name] = tensor(getattr(log, name)).long()
     if uncertainty is not None:
         inputs["uncertainty"] = uncertainty
     if "log_count_prob" in wanted:
         inputs["log_count_prob"] = log_count_prob(log)
-    inputs = {name: values for name, values in inputs.items() if name in wanted or name == "reward"}
-    return inputs | _all_action_inputs(
-        wanted.intersection(ALL_ACTION_INPUTS), log, target, logging, reward_model, top_p
-    )
-
-
-def _all_action_inputs(
-    names: set[str],
-    log: LoggedData,
-    target: Policy,
-    logging: Policy,
-    reward_model: RewardModel | None,
-    top_p: float,
-) -> dict[str, Tensor]:
-    """Inputs that need every action of a context, by one pass over tiles of contexts; no pass where none is asked."""
-    kept = names | ({"imputed", "baseline"} if reward_model is not None else set())
-    inputs = {name: torch.empty(log.n_rows, dtype=torch.float64) for name in sorted(kept)}
-    if not kept:
-        return inputs
-    for tile in log.batches():
-        contexts = log.contexts.take(tile.contexts)
-        cell = (torch.from_numpy(tile.row_context), torch.from_numpy(tile.row_action))
-        log_target = batch_log_probs(target, log, tile)
-        parts: dict[str, Tensor] = {}
-        if names:
-            log_logging = batch_log_probs(logging, log, tile)
-            asked = names.intersection(CONTEXT_SUMS)
-            parts = {name: CONTEXT_SUMS[name](log_target, log_logging)[cell[0]] for name in asked}
-            if names.intersection(TOP_P_INPUTS):
-                parts |= _top_p_parts(log_target, log_logging, cell, top_p)
-        if reward_model is not None:
-            rewards = reward_model.rewards(contexts)
-            parts |= {"imputed": rewards[cell], "baseline": (log_target.exp() * rewards).sum(1)[cell[0]]}
-        for name in kept:
-            inputs[name][tile.rows] = parts[name].double()
     return inputs
+
+
+class _Pass:
+    """One policy's share of the pass: what it needs, and what has been found of it so far."""
+
+    def __init__(
+        self, target: Policy, log: LoggedData, wanted: set[str], reward_model: RewardModel | None, support: bool
+    ) -> None:
+        self._target, self._log, self._wanted = target, log, wanted
+        self._sums = set() if rows_only(target) else wanted.intersection(ALL_ACTION_INPUTS)
+        self._has_rewards = reward_model is not None and not rows_only(target)
+        support = support and not rows_only(target)
+        self.needs_logging = bool(self._sums) or support
+        self.needs_all_actions = self.needs_logging or self._has_rewards
+        kept = self._sums | ({"baseline"} if self._has_rewards else set())
+        kept |= {"log_target"} if self.needs_all_actions else set()
+        self._rows = {name: torch.empty(log.n_rows, dtype=torch.float64) for name in sorted(kept)}
+        self.unsupported = torch.empty(log.n_contexts, dtype=torch.float64) if support else None
+
+    def add(self, batch: LogBatch, log_logging: Tensor | None, rewards: Tensor | None, top_p: float) -> None:
+        log_target = batch_log_probs(self._target, self._log, batch)
+        cell = (torch.from_numpy(batch.row_context), torch.from_numpy(batch.row_action))
+        parts = {"log_target": log_target[cell]}
+        if log_logging is not None:
+            for name in self._sums.intersection(CONTEXT_SUMS):
+                parts[name] = CONTEXT_SUMS[name](log_target, log_logging)[cell[0]]
+            if self._sums.intersection(TOP_P_INPUTS):
+                parts |= _top_p_parts(log_target, log_logging, cell, top_p)
+        prob = log_target.exp() if rewards is not None or self.unsupported is not None else log_target
+        if self._has_rewards:
+            assert rewards is not None
+            parts["baseline"] = (prob * rewards).sum(1)[cell[0]]
+        if self.unsupported is not None:
+            assert log_logging is not None
+            self.unsupported[batch.contexts] = (prob.double() * (log_logging < np.log(UNSUPPORTED))).sum(1)
+        for name, values in self._rows.items():
+            values[batch.rows] = parts[name].double()
+
+    def finish(self, log_logging: Tensor, imputed: Tensor | None) -> dict[str, Tensor]:
+        found = dict(self._rows)
+        if "log_target" not in found:
+            found["log_target"] = logged_log_prob(self._target, self._log)
+        found["log_ratio"] = _difference(found["log_target"], log_logging)
+        if "recorded_log_ratio" in self._wanted and self._log.logging_prob is not None:
+            found["recorded_log_ratio"] = found["log_target"] - tensor(self._log.logging_prob).log()
+        if self._has_rewards:
+            assert imputed is not None
+            found["imputed"] = imputed
+        return found
 
 
 def _top_p_parts(
@@ -112,9 +178,8 @@ def _difference(log_target: Tensor, log_logging: Tensor) -> Tensor:
 
 
 def log_count_prob(log: LoggedData) -> Tensor:
-    """log N(x, a)/N(x) of each row."""
-    context, action = tensor(log.context_index).long(), tensor(log.action).long()
-    _, pair, pair_count = torch.unique(context * log.n_actions + action, return_inverse=True, return_counts=True)
-    context_count = torch.bincount(context, minlength=log.n_contexts)
-    share: Tensor = pair_count[pair].double() / context_count[context].double()
-    return share.log()
+    """log N(x, a)/N(x) of each row, counted in events."""
+    pair = log.context_index.astype(np.int64) * log.n_actions + log.action
+    _, place = np.unique(pair, return_inverse=True)
+    share = np.bincount(place, log.row_weight)[place] / log.context_weight[log.context_index]
+    return torch.from_numpy(np.log(share))

@@ -1,4 +1,4 @@
-"""What the propensities themselves do to the answer: intervals that refit them, ladders of models, and an audit."""
+"""What the propensities themselves do to the answer: intervals that refit them, other models of them, an audit."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,14 +13,16 @@ from offpolicy.estimators import ESTIMATORS, spread
 from offpolicy.evaluation.auto import WEIGHTS_ONLY, WITH_REWARDS, auto_estimate
 from offpolicy.evaluation.intervals import Interval, worst_case_self_normalised
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.scale import Scale
 from offpolicy.log import LoggedData
-from offpolicy.policies import Policy, as_policy, logged_log_prob
+from offpolicy.policies import Policy, as_policy, logged_log_prob, rows_only
 from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.results import PropensityModel
 from offpolicy.rewards import PooledRewardModel
 from offpolicy.seeding import generator
 
-LADDER = ("uniform", "popularity", "linear", "quadratic", "two_tower")
+PROPENSITY_MODELS = ("uniform", "popularity", "linear", "quadratic")
 
 
 def worst_case_band(rows: PolicyRows, gamma: float, level: float = 0.95) -> Interval:
@@ -29,7 +31,7 @@ def worst_case_band(rows: PolicyRows, gamma: float, level: float = 0.95) -> Inte
         raise ParameterError("The worst case over β̂'s band needs U of every row, which is not known here.")
     found = rows.clustered(ESTIMATORS["snips"])
     s = spread(rows.inputs["uncertainty"], gamma).numpy()
-    low, high = worst_case_self_normalised(rows.log_ratio.numpy(), s, rows.reward.numpy())
+    low, high = worst_case_self_normalised(rows.log_mass.numpy(), s, rows.reward.numpy())
     error = float(norm.ppf(0.5 + level / 2)) * found.jackknife_error
     low, high = (max(low - error, 0.0), min(high + error, 1.0)) if np.isfinite(error) else (0.0, 1.0)
     vacuous = low <= 0.0 and high >= 1.0
@@ -48,16 +50,18 @@ def refit_bootstrap(
 ) -> Interval:
     """Resample clusters, refit β̂ and q̂, estimate again: sampling and propensity error in one spread.
 
-    The draws' standard deviation stands for the error of the estimate with a reward model (or without, where the
-    policy is known by a column), centred at the estimate itself.
+    A draw is the same log with every row weighted by how often its cluster was drawn. The draws' standard deviation
+    stands for the error of the estimate with a reward model (or without, where the policy is known by a column),
+    centred at the estimate itself.
     """
-    groups = _rows_of_clusters(log)
+    present, cluster = np.unique(log.cluster_index, return_inverse=True)
+    own = 1.0 if log.row_weight is None else log.row_weight
     values = np.empty(draws)
     with progress("refit bootstrap", draws) as advance:
         for draw in range(draws):
-            pick = generator(seed, "refit-bootstrap", draw).integers(0, len(groups), len(groups))
-            part = log.take(np.concatenate([groups[g] for g in pick]))
-            values[draw] = _value(part, target, logging_policy, logging_policy.refit(part).policy, lam)
+            pick = generator(seed, "refit-bootstrap", draw).integers(0, len(present), len(present))
+            drawn = log.weighted(np.bincount(pick, minlength=len(present))[cluster] * own)
+            values[draw] = _value(drawn, target, logging_policy, logging_policy.refit(drawn).policy, lam)
             advance("")
     centre = _value(log, target, logging_policy, logging_policy.whole.policy, lam)
     half = float(norm.ppf(0.5 + level / 2)) * float(values.std(ddof=1))
@@ -65,71 +69,58 @@ def refit_bootstrap(
     return Interval(low, high, level, "refit_bootstrap", low <= 0.0 and high >= 1.0, centre)
 
 
-def _rows_of_clusters(log: LoggedData) -> list[npt.NDArray[np.int64]]:
-    order = np.argsort(log.cluster_index, kind="stable")
-    counts = np.bincount(log.cluster_index)
-    return [rows for rows in np.split(order, np.cumsum(counts)[:-1]) if len(rows)]
-
-
 def _value(log: LoggedData, target: Policy, fitted: LoggingPolicy, beta: Policy, lam: float) -> float:
-    model = PooledRewardModel.fit(log, fitted.whole.design)
-    # A policy that stands for β̂ on this log: all that PolicyRows asks of a logging policy is to be a policy.
+    model = None if rows_only(target) else PooledRewardModel.fit(log, fitted.whole.design)
     rows = PolicyRows.of(log, target, beta, reward_model=model)
     return rows.clustered(ESTIMATORS[WITH_REWARDS if rows.has_reward_model else WEIGHTS_ONLY], lam=lam).value
 
 
-@dataclass(frozen=True)
-class Rung:
-    """The value under one model of the logging policy."""
-
-    model: str
-    log_likelihood: float
-    """Held-out; the higher, the more the model's answer deserves trust."""
-    calibration_error: float | None
-    mean_weight: float
-    value: float
-    low: float
-    high: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+def under_model(rows: PolicyRows, logging: Policy) -> PolicyRows:
+    """The same policy on the same rows with another β̂; π is not computed again."""
+    log_logging = logged_log_prob(logging, rows.log)
+    log_target = rows.log_ratio + rows.inputs["log_logging"]
+    inputs = {
+        name: rows.inputs[name] for name in ("reward", "imputed", "baseline", "sample_size") if name in rows.inputs
+    }
+    return PolicyRows(rows.log, inputs | {"log_logging": log_logging, "log_ratio": log_target - log_logging})
 
 
-def propensity_ladder(
-    log: LoggedData, policy: Any, models: Sequence[Any] = LADDER[:4], *, level: float = 0.95, seed: int = 0
-) -> list[Rung]:
-    """The same question under ever richer models of β̂; answers that move with the model are not answers yet.
+def propensity_model_row(
+    name: str, likelihood: float, calibration: float | None, rows: PolicyRows, scale: Scale, level: float
+) -> PropensityModel:
+    """A policy's value under one model of β̂ with this held-out quality, on the user's scale."""
+    found = auto_estimate(rows, level)
+    return PropensityModel(
+        model=name,
+        log_likelihood=likelihood,
+        calibration_error=calibration,
+        mean_weight=rows.mean(rows.ratio.double()),
+        value=scale.value(found.value),
+        low=scale.value(found.interval.low),
+        high=scale.value(found.interval.high),
+    )
 
-    A model that is fitted already is taken as it is.
+
+def compare_propensity_models(
+    log: LoggedData, policy: Any, models: Sequence[Any] = PROPENSITY_MODELS, *, level: float = 0.95, seed: int = 0
+) -> list[PropensityModel]:
+    """The same question under simple to rich models of β̂; answers that move with the model are not answers yet.
+
+    A model that is fitted already is taken as it is. Values are on the user's scale.
     """
-    target = as_policy(policy, log)
-    rungs = []
-    rewards: dict[bool, PooledRewardModel] = {}  # by whether they know products of features
-    with progress("propensity ladder", len(models)) as advance:
+    target, scale = as_policy(policy, log), Scale(*log.reward_range)
+    reward_model = None if rows_only(target) else PooledRewardModel.fit(log)
+    found: list[PropensityModel] = []
+    rows: PolicyRows | None = None
+    with progress("propensity models", len(models)) as advance:
         for model in models:
             beta = model if isinstance(model, LoggingPolicy) else fit_logging_policy(log, model, seed=seed)
-            design = beta.whole.design
-            products = design is not None and design.quadratic
-            if products not in rewards:
-                rewards[products] = PooledRewardModel.fit(log, design)
-            rows = PolicyRows.of(log, target, beta, reward_model=rewards[products])
-            found = auto_estimate(rows, level)
-            quality = beta.quality
-            mean = float(rows.ratio.double().mean())
-            rungs.append(
-                Rung(
-                    beta.model,
-                    quality.log_likelihood,
-                    quality.calibration_error,
-                    mean,
-                    found.value,
-                    found.interval.low,
-                    found.interval.high,
-                )
-            )
+            if rows is None:
+                rows = PolicyRows.of(log, target, beta, reward_model=reward_model)
+            quality = (beta.quality.log_likelihood, beta.quality.calibration_error)
+            found.append(propensity_model_row(beta.model, *quality, under_model(rows, beta), scale, level))
             advance(beta.model)
-    return rungs
+    return found
 
 
 @dataclass(frozen=True)

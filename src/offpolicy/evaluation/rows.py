@@ -1,23 +1,24 @@
 """Everything the estimators need to know about one policy on one log, row by row."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import Estimator, bounded_exp
 from offpolicy.evaluation.clusters import ClusteredTerms, ClusterSums
-from offpolicy.evaluation.inputs import weight_inputs
+from offpolicy.evaluation.inputs import policy_inputs
 from offpolicy.evaluation.value import Terms
 from offpolicy.log import LoggedData
-from offpolicy.policies import ColumnPolicy, Policy, tensor
-from offpolicy.rewards import PooledRewardModel
+from offpolicy.policies import Policy, tensor
+from offpolicy.rewards import RewardModel
 
-BASIC = ("log_ratio", "log_logging", "uncertainty")
+BASIC = ("log_ratio", "log_logging", "uncertainty", "sample_size")
 INDEX_INPUTS = ("action", "context_index")
 """Inputs that are the log's own arrays, widened only for the rows at hand."""
 CHUNK = 1 << 17
@@ -30,27 +31,44 @@ class PolicyRows:
 
     log: LoggedData
     inputs: Mapping[str, Tensor]
-    has_reward_model: bool
+    unsupported: Tensor | None = field(default=None, repr=False)
+    """Per context, the policy's mass on actions that logging hardly ever shows there."""
 
     @classmethod
-    def of(
+    def of_all(
         cls,
         log: LoggedData,
-        target: Policy,
+        targets: Mapping[str, Policy],
         logging_policy: Policy,
         *,
         uncertainty: Tensor | None = None,
-        reward_model: PooledRewardModel | None = None,
+        reward_model: RewardModel | None = None,
         estimators: Iterable[Estimator] = (),
-    ) -> "PolicyRows":
-        """Supply what these estimators ask for; a policy known by a column has no sums over actions."""
+        support: bool = False,
+    ) -> dict[str, "PolicyRows"]:
+        """Supply what these estimators ask for, in one pass over the log for all targets."""
         asked = {name for row in estimators for name in (*row.inputs, *row.optional_inputs)}
-        model = None if isinstance(target, ColumnPolicy) else reward_model
-        names = {*BASIC, "sample_size", *asked}.difference(INDEX_INPUTS)
-        found = weight_inputs(names, log, target, logging_policy, uncertainty=uncertainty, reward_model=model)
-        if model is not None and model.fingerprint == log.fingerprint:
-            found["imputed"] = model.imputed  # leave-one-out
-        return cls(log, found, model is not None)
+        names = {*BASIC, *asked}.difference(INDEX_INPUTS)
+        found = policy_inputs(
+            names,
+            log,
+            targets,
+            logging_policy,
+            uncertainty=uncertainty,
+            reward_model=reward_model,
+            support=support,
+        )
+        return {name: cls(log, one.rows, one.unsupported) for name, one in found.items()}
+
+    @classmethod
+    def of(cls, log: LoggedData, target: Policy, logging_policy: Policy, **given: Any) -> "PolicyRows":
+        """The same for one target."""
+        return cls.of_all(log, {"target": target}, logging_policy, **given)["target"]
+
+    @property
+    def has_reward_model(self) -> bool:
+        """Whether q̂ of the policy is known."""
+        return "baseline" in self.inputs
 
     @property
     def cluster(self) -> Tensor:
@@ -61,6 +79,11 @@ class PolicyRows:
     def n_clusters(self) -> int:
         """Number of units."""
         return int(self.log.cluster_index.max()) + 1
+
+    @property
+    def row_weight(self) -> Tensor | None:
+        """How many events each row stands for; None where each stands for one."""
+        return None if self.log.row_weight is None else tensor(self.log.row_weight)
 
     def part(self, rows: slice, names: Iterable[str] = INDEX_INPUTS) -> dict[str, Tensor]:
         """The inputs of some rows, with those of the log's own arrays that are named."""
@@ -81,6 +104,11 @@ class PolicyRows:
         return self.inputs["log_ratio"]
 
     @property
+    def log_mass(self) -> Tensor:
+        """log of the events that each row stands for times π/β̂."""
+        return self.log_ratio if self.row_weight is None else self.log_ratio + self.row_weight.log()
+
+    @property
     def reward(self) -> Tensor:
         """r in [0, 1]."""
         return self.inputs["reward"]
@@ -89,6 +117,10 @@ class PolicyRows:
     def ratio(self) -> Tensor:
         """π/β̂ of each row."""
         return bounded_exp(self.log_ratio)
+
+    def mean(self, values: Tensor) -> float:
+        """The mean over events of one number a row."""
+        return float(np.average(values.numpy(), weights=self.log.row_weight))
 
     def can(self, row: Estimator) -> str:
         """Why this estimator cannot be had for this policy; empty where it can."""
@@ -111,16 +143,18 @@ class PolicyRows:
 
     def clustered(self, row: Estimator, **hyper: Any) -> ClusteredTerms:
         """The estimator's sums per cluster: value, error and what intervals need."""
-        sums = ClusterSums()
-        for part in [slice(None)] if row.whole_log else self.parts():
-            sums.add(self.terms(row, part, **hyper), self.cluster[part].long())
-        return sums.finish()
+        parts = [slice(None)] if row.whole_log else self.parts()
+        return self._summed((part, self.terms(row, part, **hyper)) for part in parts)
 
     def on_policy(self) -> ClusteredTerms:
         """The logging policy's own value: the mean reward."""
+        one = torch.ones((), dtype=torch.float64)
+        rewards = ((part, self.reward[part]) for part in self.parts())
+        return self._summed((p, Terms.without_reward_model(one.expand_as(r), one.expand_as(r), r)) for p, r in rewards)
+
+    def _summed(self, terms: Iterable[tuple[slice, Terms]]) -> ClusteredTerms:
         sums = ClusterSums()
-        for part in self.parts():
-            reward = self.reward[part]
-            one = torch.ones_like(reward)
-            sums.add(Terms.without_reward_model(one, one, reward), self.cluster[part].long())
+        for part, found in terms:
+            weight = None if self.row_weight is None else self.row_weight[part]
+            sums.add(found, self.cluster[part].long(), weight)
         return sums.finish()

@@ -1,15 +1,18 @@
 """The one value formula:  V = mean q̂(x, π) + Σ w·(r − q̂(x, a)) / Σ z.
 
 Every estimator is this, with its own weight w, normaliser z (1, w, or a row scale) and with or without a reward model
-q̂. The sums merge, so a log may arrive in batches of any size and order.
+q̂. `evaluate` takes this path: terms of rows are summed per cluster (`clusters.py`), and `value_of` is taken of the
+totals. Means and sums count a row as often as it stands for events (`row_weight`).
 """
 
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from offpolicy.accumulate import ExactSum
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -31,51 +34,18 @@ class Terms:
         return cls(weight, normaliser, reward, zero, zero)
 
 
-@dataclass(frozen=True)
-class PointEstimate:
-    """A value and what it rests on."""
-
-    value: float
-    mean_weight: float
-    """Mean of w; about 1 where w is an unbounded ratio and β̂ is right."""
-    rows: int
-    no_weight: bool
-    """All weights are zero: the log says nothing about the policy, and the value is the reward model's or 0."""
+def value(terms: Terms) -> float:
+    """The value of some rows, each standing for one event."""
+    correction = terms.weight.double() * (terms.reward - terms.imputed).double()
+    parts = (correction, terms.normaliser, terms.baseline, np.ones(len(correction)))
+    return float(value_of(*(np.asarray(part, dtype=np.float64).sum() for part in parts)))
 
 
-class ValueSums:
-    """Accumulates terms; `finish` is the value over all rows seen."""
-
-    def __init__(self) -> None:
-        """Nothing seen yet."""
-        self._sums = tuple(ExactSum() for _ in range(4))
-        self._rows = 0
-
-    def add(self, batch: Terms) -> None:
-        """Take in a batch of rows."""
-        weight = batch.weight.double()
-        correction = weight * (batch.reward - batch.imputed).double()
-        parts = (correction, batch.normaliser.double(), batch.baseline.double(), weight)
-        for total, part in zip(self._sums, parts, strict=True):
-            total.add(float(part.sum()))
-        self._rows += len(weight)
-
-    def merge(self, other: Self) -> None:
-        """Take in the rows another accumulator has seen."""
-        for total, more in zip(self._sums, other._sums, strict=True):
-            total.merge(more)
-        self._rows += other._rows
-
-    def finish(self) -> PointEstimate:
-        """The value over everything seen."""
-        correction, normaliser, baseline, weight = (total.finish() for total in self._sums)
-        rows = max(self._rows, 1)
-        ratio = correction / normaliser if normaliser > 0 else 0.0
-        return PointEstimate(baseline / rows + ratio, weight / rows, self._rows, no_weight=weight == 0)
+def value_of(correction: Array, normaliser: Array, baseline: Array, events: Array) -> Array:
+    """ΣB/Σn + ΣA/ΣZ of sums A = Σ w·(r − q̂), Z = Σ z, B = Σ q̂(x, π), n; a part that would divide by zero is 0."""
+    return ratio(baseline, events) + ratio(correction, normaliser)
 
 
-def value(terms: Terms) -> PointEstimate:
-    """The value of one batch of rows."""
-    sums = ValueSums()
-    sums.add(terms)
-    return sums.finish()
+def ratio(top: Array, bottom: Array) -> Array:
+    """top/bottom, and 0 where there is nothing to divide by."""
+    return np.divide(top, bottom, out=np.zeros(np.shape(top)), where=np.asarray(bottom) > 0)

@@ -1,7 +1,7 @@
 """Learn policies: every method as a row (weight, objective), one training loop, checkpoints that survive anything."""
 
 from offpolicy.learning.checkpoints import fingerprint
-from offpolicy.learning.config import LearnerConfig
+from offpolicy.learning.config import LearnerConfig, settle
 from offpolicy.learning.learn import LearnedPolicy, learn_policy, make_scorer, prepare_training
 from offpolicy.learning.methods import METHODS, Method, find_method
 from offpolicy.learning.monitors import BOUND, check_rows, held_out_metric, monitor_of
@@ -30,4 +30,5 @@ __all__ = [
     "monitor_of",
     "objective",
     "prepare_training",
+    "settle",
 ]

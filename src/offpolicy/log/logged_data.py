@@ -186,8 +186,9 @@ class LoggedData:
 
     @cached_property
     def action_count(self) -> npt.NDArray[np.int64]:
-        """How often each action was logged."""
-        return owned(np.bincount(self.action, minlength=self.n_actions))  # (actions,)
+        """How often each action was logged, in rows; a row that stands for no event does not count."""
+        action = self.action if self.row_weight is None else self.action[self.row_weight > 0]
+        return owned(np.bincount(action, minlength=self.n_actions))  # (actions,)
 
     def take(self, rows: Any) -> "LoggedData":
         """The log of these rows (positions or a mask): unused contexts go, vocabularies stay."""
@@ -289,6 +290,11 @@ class LoggedData:
             self.reward_to_user_scale(self.reward)
         )
         return owned(found if self.timestamp is None else mixed(found) ^ mixed(self.timestamp))
+
+    @cached_property
+    def rows_fingerprint(self) -> str:
+        """A digest of what the rows say, in order; the same whatever the vocabulary's order and the rows' weights."""
+        return digest(self.row_hashes)
 
     @cached_property
     def fingerprint(self) -> str:

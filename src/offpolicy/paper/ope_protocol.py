@@ -79,7 +79,8 @@ class Nuisances:
         context, action = tensor(log.context_index).long(), tensor(log.action).long()
         u = self.matrices.of(self.state(log), context, action)
         asked = [ESTIMATORS[name] for name in {*NOTHING_TO_SET, *TUNED, *LOG_DRIVEN}]
-        return PolicyRows.of(log, target, self.beta, uncertainty=u, reward_model=self.rewards, estimators=asked)
+        given: dict[str, Any] = {"uncertainty": u, "reward_model": self.rewards, "estimators": asked}
+        return PolicyRows.of(log, target, self.beta, support=True, **given)
 
 
 def prepare(splits: OpeSplits, tau: float, design: OpeDesign | None = None, seed: int = 0) -> Nuisances:
@@ -159,7 +160,7 @@ def one_seed(fitted: Nuisances, seed: int) -> list[dict[str, Any]]:
     """Every method's estimate on one drawn test log, as plain rows."""
     log = fitted.test.log(seed, fitted.design.rows_per_context)
     rows = fitted.rows(fitted.test, log)
-    target, truth = epsilon_greedy(fitted.test, fitted.design.epsilon)
+    truth = epsilon_greedy(fitted.test, fitted.design.epsilon)[1]
     found: dict[tuple[str, str], float] = {("constant 0", "none"): 0.0}
     for name in NOTHING_TO_SET:
         found[name, "none"] = rows.clustered(ESTIMATORS[name]).value
@@ -175,7 +176,7 @@ def one_seed(fitted: Nuisances, seed: int) -> list[dict[str, Any]]:
         found[name, "log"] = rows.clustered(row, **log_driven(row, lam, GAMMA)).value
     common = {"tau": fitted.tau, "seed": seed, "truth": truth}
     table = [common | {"method": name, "tuned_on": by, "value": v} for (name, by), v in found.items()]
-    judged = preflight(log, target, fitted.beta, rows, estimate)
+    judged = preflight(rows, estimate)
     auto = {"low": estimate.interval.low, "high": estimate.interval.high, "answer": judged.verdict.answer}
     return [*table, common | {"method": "auto", "tuned_on": "log", "value": estimate.value} | auto]
 

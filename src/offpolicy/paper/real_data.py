@@ -20,11 +20,12 @@ import numpy.typing as npt
 import torch
 
 from offpolicy.datasets import Campaign, JesterDesign, JesterWorld, load_jester, load_obd, simulate_log
-from offpolicy.evaluation import Evaluation, evaluate
+from offpolicy.evaluation import evaluate
 from offpolicy.log import EmbeddingColumn, LoggedData
 from offpolicy.policies import EpsilonGreedyPolicy, LinearSoftmaxPolicy, Policy, UniformPolicy
 from offpolicy.progress import progress
 from offpolicy.propensity import fit_logging_policy
+from offpolicy.results import Evaluation
 
 SHOWN = ("ips", "snips", "dr", "sndr", "snuips")
 SIZES = (1, 5)
@@ -61,7 +62,7 @@ def _told(found: Evaluation, name: str) -> dict[str, Any]:
     one = found[name]
     estimates = {each.name: [each.value, *_ends(each.intervals["normal"])] for each in one.estimates}
     return {
-        "logging_model": found.logging_model,
+        "logging_model": found.logging.model,
         "value": one.value,
         "low": one.interval.low,
         "high": one.interval.high,

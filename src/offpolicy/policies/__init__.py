@@ -10,6 +10,7 @@ from offpolicy.policies.policy import (
     batch_log_probs,
     logged_log_prob,
     named,
+    rows_only,
     tensor,
 )
 from offpolicy.policies.scorer_policy import ScorerPolicy
@@ -51,6 +52,7 @@ __all__ = [
     "batch_log_probs",
     "logged_log_prob",
     "named",
+    "rows_only",
     "tensor",
     "with_backoff",
 ]

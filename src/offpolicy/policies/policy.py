@@ -57,6 +57,11 @@ def tensor(array: Any) -> Tensor:
         return torch.from_numpy(np.asarray(array))
 
 
+def rows_only(policy: Policy) -> bool:
+    """Whether a policy is known by the probabilities of logged actions alone, without those of the others."""
+    return bool(getattr(policy, "rows_only", False))
+
+
 def batch_log_probs(policy: Policy, log: LoggedData, batch: LogBatch) -> Tensor:
     """log π(·|x) of a batch's contexts, (contexts, actions)."""
     if isinstance(policy, PlacedPolicy):

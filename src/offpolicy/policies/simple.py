@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -126,6 +126,7 @@ class RecordedPolicy:
     """The propensities the log recorded; it knows those of the logged actions and no others."""
 
     actions: ActionTable
+    rows_only: ClassVar[bool] = True
 
     def __init__(self, actions: ActionTable | int) -> None:
         """A table, or a number K for actions called 0..K−1."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,9 +22,10 @@ class ColumnPolicy:
     """π(a_n|x_n) of the rows of one log and nothing else: no sum over other actions is possible."""
 
     actions: ActionTable
-    fingerprint: str
-    """Of the log whose rows these are."""
+    rows: str
+    """Fingerprint of the rows these belong to."""
     probs: Tensor  # (rows,)
+    rows_only: ClassVar[bool] = True
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """Refuse: only the logged actions' probabilities are known."""
@@ -35,7 +36,7 @@ class ColumnPolicy:
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """The logarithm of the column."""
-        if log.fingerprint != self.fingerprint:
+        if log.rows_fingerprint != self.rows:
             raise ParameterError("A column of probabilities belongs to the rows of the log it was given for.")
         return self.probs.log()
 
@@ -147,7 +148,7 @@ def _column(target: Any, log: LoggedData, name: str) -> ColumnPolicy:
         raise ParameterError(
             f"Policy {name!r} must hold probabilities in [0, 1], but row {bad[0]} holds {column[bad[0]]}. Mend it."
         )
-    return ColumnPolicy(log.actions, log.fingerprint, torch.from_numpy(column))
+    return ColumnPolicy(log.actions, log.rows_fingerprint, torch.from_numpy(column))
 
 
 def _top_k(target: Mapping[Any, Any], log: LoggedData, name: str) -> TopKPolicy:

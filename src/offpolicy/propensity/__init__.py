@@ -1,24 +1,26 @@
-"""Estimate the logging policy β̂ of a log: a ladder of models, their held-out quality, cross-fitting."""
+"""Estimate the logging policy β̂ of a log: models of it, their held-out quality, cross-fitting, saving."""
 
 from offpolicy.propensity.fit import (
     MODELS,
-    QUADRATIC_WIDTH,
+    CandidateFit,
     FittedModel,
     LoggingPolicy,
     cross_fitted,
     fit_logging_policy,
+    fits_done,
 )
 from offpolicy.propensity.likelihood import FitConfig
-from offpolicy.propensity.quality import CalibrationBin, Quality
+from offpolicy.propensity.saving import packed, unpacked
 
 __all__ = [
     "MODELS",
-    "QUADRATIC_WIDTH",
-    "CalibrationBin",
+    "CandidateFit",
     "FitConfig",
     "FittedModel",
     "LoggingPolicy",
-    "Quality",
     "cross_fitted",
     "fit_logging_policy",
+    "fits_done",
+    "packed",
+    "unpacked",
 ]

@@ -1,7 +1,7 @@
 """`fit_logging_policy`: estimate the unknown β*, know how good the estimate is, and keep each row out of its own β̂."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,10 +23,12 @@ from offpolicy.policies import (
     UniformPolicy,
     WithBackoff,
     logged_log_prob,
+    rows_only,
     with_backoff,
 )
 from offpolicy.propensity.likelihood import FitConfig, FitOutcome, fit_softmax, fits_whole, softmax_policy
-from offpolicy.propensity.quality import Quality, measure
+from offpolicy.propensity.quality import measure
+from offpolicy.results import Quality
 
 MODELS = ("auto", "recorded", "uniform", "popularity", "counts", "linear", "quadratic", "two_tower")
 QUADRATIC_WIDTH = 24
@@ -57,6 +59,16 @@ class FittedModel:
         return self.scorer.design if isinstance(self.scorer, LinearScorer) else None
 
 
+@dataclass(frozen=True)
+class CandidateFit:
+    """One model tried: fitted to some rows, judged on the others."""
+
+    name: str
+    model: FittedModel
+    chosen: FitOutcome
+    quality: Quality
+
+
 def _cannot_refit(log: LoggedData) -> FittedModel:
     raise ParameterError("This logging policy cannot be fitted again. Make it with fit_logging_policy.")
 
@@ -66,7 +78,7 @@ class LoggingPolicy:
     """The estimated logging policy β̂ of a log."""
 
     model: str
-    """Which rung of the ladder it is."""
+    """Which model it is."""
     log: LoggedData = field(repr=False)
     """The log it was fitted to; other logs are told from it by their fingerprint."""
     whole: FittedModel = field(repr=False)
@@ -80,6 +92,10 @@ class LoggingPolicy:
     row_fold: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     normaliser: str = "full"
     """How the softmax was normalised while it was trained."""
+    chosen: FitOutcome = field(default=FitOutcome(1.0), repr=False)
+    """What was chosen on held-out rows."""
+    candidates: tuple[CandidateFit, ...] = field(default=(), repr=False)
+    """The models that `auto` chose among, each fitted to the rows that were not held out."""
     refit: Callable[[LoggedData], FittedModel] = field(default=_cannot_refit, repr=False)
     """Fit the same model, with the choices already made, to another log (for bootstraps)."""
 
@@ -92,6 +108,21 @@ class LoggingPolicy:
     def n_actions(self) -> int:
         """Number of actions."""
         return len(self.actions)
+
+    @property
+    def note(self) -> str:
+        """What a reader should know of the fit; empty where there is nothing to say."""
+        if self.chosen.converged:
+            return ""
+        return (
+            f"The fit of the {self.model} logging policy stopped before it converged: its propensities may still move. "
+            "Give it more epochs (FitConfig), or standardise the features."
+        )
+
+    @property
+    def rows_only(self) -> bool:
+        """Whether it knows the logged actions alone, as recorded propensities do."""
+        return rows_only(self.whole.policy)
 
     def is_own(self, log: LoggedData) -> bool:
         """Whether this is the log it was fitted to."""
@@ -120,19 +151,25 @@ def fit_logging_policy(
     """Estimate β̂ from the log.
 
     `model` is a name (recorded, uniform, popularity, counts, linear, quadratic, two_tower; auto takes the one of
-    popularity, linear and quadratic that foretells held-out rows best), a scikit-learn classifier, or a function that
+    popularity, linear and quadratic that predicts held-out rows best), a scikit-learn classifier, or a function that
     makes a `Scorer` for a log. A share `held_out` of the contexts (or clusters) chooses ridge or number
     of epochs and measures quality; the model is then refitted to all rows. With `folds` the β̂ of each row comes from
     a model that saw neither its context nor its cluster.
     """
+    global _fits
+    _fits += 1
     config = config or FitConfig(seed=seed)
     if isinstance(model, str):
         check_choice("model", model, MODELS)
     train, valid = _held_out_split(log, held_out, by, seed)
-    tries = [_tried(each, config, normaliser, train, valid) for each in _candidates(model, train)]
-    best = max(tries, key=lambda tried: tried.quality.log_likelihood)
-    name, fit, chosen, quality = best.name, best.fit, best.chosen, best.quality
-    whole = best.model if train.n_rows == log.n_rows else fit(log, None, chosen)[0]
+    models = _candidates(model, train)
+    candidates = tuple(_candidate(each, config, normaliser, train, valid) for each in models)
+    place = max(range(len(models)), key=lambda i: candidates[i].quality.log_likelihood)
+    best, (name, fit) = candidates[place], fitter(models[place], config, normaliser)
+    whole, chosen = best.model, best.chosen
+    if train.n_rows < log.n_rows:
+        whole, refitted = fit(log, None, chosen)
+        chosen = replace(chosen, converged=chosen.converged and refitted.converged)
     rows = logged_log_prob(whole.policy, log)
     fold_models: tuple[FittedModel, ...] = ()
     row_fold = None
@@ -140,27 +177,35 @@ def fit_logging_policy(
         row_fold = log.folds(folds, by, seed)
         fold_models = tuple(fit(log.take(row_fold != k), None, chosen)[0] for k in range(folds))
         rows = cross_fitted(log, row_fold, lambda k, part: logged_log_prob(fold_models[k].policy, part))
-    used = normaliser.name if normaliser is not None else "full"
     return LoggingPolicy(
-        name, log, whole, quality, rows, fold_models, row_fold, used, refit=lambda other: fit(other, None, chosen)[0]
+        name,
+        log,
+        whole,
+        best.quality,
+        rows,
+        fold_models,
+        row_fold,
+        normaliser.name if normaliser is not None else "full",
+        chosen,
+        candidates if len(candidates) > 1 else (),
+        refit=lambda other: fit(other, None, chosen)[0],
     )
 
 
-@dataclass(frozen=True)
-class _Tried:
-    name: str
-    fit: "Fit"
-    model: FittedModel
-    chosen: FitOutcome
-    quality: Quality
+_fits = 0
 
 
-def _tried(
+def fits_done() -> int:
+    """How many logging policies this process has fitted."""
+    return _fits
+
+
+def _candidate(
     model: Any, config: FitConfig, normaliser: Normaliser | None, train: LoggedData, valid: LoggedData
-) -> _Tried:
-    name, fit = _rung(model, config, normaliser)
+) -> CandidateFit:
+    name, fit = fitter(model, config, normaliser)
     fitted, chosen = fit(train, valid, None)
-    return _Tried(name, fit, fitted, chosen, measure(fitted.policy, valid, train, all_actions=name != "recorded"))
+    return CandidateFit(name, fitted, chosen, measure(fitted.policy, valid, train, all_actions=name != "recorded"))
 
 
 def _candidates(model: Any, train: LoggedData) -> list[Any]:
@@ -199,8 +244,8 @@ def _held_out_split(log: LoggedData, share: float, by: Unit | None, seed: int) -
 Fit = Callable[[LoggedData, LoggedData | None, FitOutcome | None], tuple[FittedModel, FitOutcome]]
 
 
-def _rung(model: Any, config: FitConfig, normaliser: Normaliser | None) -> tuple[str, Fit]:
-    """The name of a rung and how to fit it: on rows, with or without held-out rows, maybe repeating a choice."""
+def fitter(model: Any, config: FitConfig, normaliser: Normaliser | None) -> tuple[str, Fit]:
+    """A model's name and how to fit it: on rows, with or without held-out rows, maybe repeating a choice."""
     plain: dict[str, Callable[[LoggedData], Policy]] = {
         "recorded": lambda log: RecordedPolicy(log.actions),
         "uniform": lambda log: UniformPolicy(log.actions),

@@ -53,6 +53,8 @@ class FitOutcome:
     """Passes over the log; 0 where it was fitted to convergence."""
     steps: tuple[float, ...] = ()
     """The step size of each of them."""
+    converged: bool = True
+    """Whether a fit that was meant to converge did."""
 
 
 def fits_whole(log: LoggedData, scorer: Scorer) -> bool:
@@ -110,24 +112,24 @@ def _fit_whole(
         ridges: tuple[float, ...] = (chosen.ridge,)
     else:
         ridges = (config.ridge,) if config.ridge is not None else RIDGES if held_out is not None else (1.0,)
-    best, best_ridge, best_state = -math.inf, ridges[0], None
+    best, found, best_state = -math.inf, FitOutcome(ridges[0]), None
     with progress("logging policy", len(ridges), show=config.show_progress) as advance:
         # From the strongest penalty to the weakest, each started where the last ended.
         for ridge in sorted(ridges, reverse=True):
-            converge(scorer, log, ridge, max_evaluations=2 * config.epochs)
+            converged = converge(scorer, log, ridge, max_evaluations=2 * config.epochs)
             score = _held_out_likelihood(scorer, log, held_out) if held_out is not None else 0.0
             advance(f"ridge {ridge:g}, held-out log-likelihood {score:.4f}")
             if score <= best:
                 break
-            best, best_ridge, best_state = score, ridge, copy.deepcopy(scorer.state_dict())
+            best, found, best_state = score, FitOutcome(ridge, converged=converged), copy.deepcopy(scorer.state_dict())
     if best_state is None:
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
     scorer.load_state_dict(best_state)
-    return FitOutcome(best_ridge)
+    return found
 
 
-def converge(scorer: LinearScorer, log: LoggedData, ridge: float, max_evaluations: int = 500) -> None:
-    """Maximise Σ log β̂(a_n|x_n) − κ/2·|θ|² to convergence, in place, over the actions that were logged.
+def converge(scorer: LinearScorer, log: LoggedData, ridge: float, max_evaluations: int = 500) -> bool:
+    """Maximise Σ log β̂(a_n|x_n) − κ/2·|θ|² in place, over the actions that were logged; returns whether it converged.
 
     The rows enter once, as the sums of features of each action (they are sufficient); every step then costs two
     products over the distinct contexts, in float64.
@@ -156,6 +158,7 @@ def converge(scorer: LinearScorer, log: LoggedData, ridge: float, max_evaluation
     with torch.no_grad():
         scorer.weights.copy_(both[:, :-1])
         scorer.bias.copy_(both[:, -1])
+    return bool(solution.success)
 
 
 def _log_partition(theta: Tensor, features: Tensor, rows: Tensor) -> tuple[float, Tensor]:

@@ -1,7 +1,6 @@
 """How good β̂ is, told from rows it did not see: likelihood, calibration, and whether weights average to one."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -10,19 +9,10 @@ from torch import Tensor
 from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, logged_log_prob, tensor
 from offpolicy.propensity.likelihood import event_weights, weighted_mean
+from offpolicy.results import CalibrationBin, Quality
 
 BIN_EDGES = torch.linspace(-12, 0, 25, dtype=torch.float64)[:-1]
 """Lower edges of the calibration bins in log β̂; the first bin also takes everything below."""
-
-
-@dataclass(frozen=True)
-class CalibrationBin:
-    """Predicted against observed share of (row, action) pairs whose β̂ lies in one bin."""
-
-    low: float
-    predicted: float
-    observed: float
-    pairs: float
 
 
 class CalibrationSums:
@@ -56,7 +46,7 @@ class CalibrationSums:
         rows = max(self.rows, 1.0)
         error = float((self.predicted - self.observed).abs().sum() / rows) / 2
         bins = [
-            CalibrationBin(float(edge), float(p) / rows, float(o) / rows, float(n))
+            CalibrationBin(low=float(edge), predicted=float(p) / rows, observed=float(o) / rows, pairs=float(n))
             for edge, p, o, n in zip(BIN_EDGES, self.predicted, self.observed, self.pairs, strict=True)
             if n > 0
         ]
@@ -65,30 +55,6 @@ class CalibrationSums:
     @staticmethod
     def _bin(log_prob: Tensor) -> Tensor:
         return (torch.searchsorted(BIN_EDGES, log_prob.double().contiguous(), right=True) - 1).clamp(min=0)
-
-
-@dataclass(frozen=True)
-class Quality:
-    """Held-out figures of a logging model."""
-
-    log_likelihood: float
-    """Mean log β̂ of held-out rows; higher is better."""
-    uniform_log_likelihood: float
-    """The same for the uniform policy, −log K."""
-    popularity_log_likelihood: float
-    """The same for smoothed popularity: what ignoring the context costs."""
-    calibration_error: float | None
-    """Share of predicted mass that lies in the wrong probability bin; None for recorded propensities."""
-    mean_weight: float
-    """Mean of popularity/β̂ over held-out rows: 1 where β̂ is right."""
-    mean_weight_error: float
-    """Its standard error."""
-    rows: int
-    bins: tuple[CalibrationBin, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return asdict(self)
 
 
 def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_actions: bool = True) -> Quality:
@@ -106,7 +72,7 @@ def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_a
         mean_weight=mean,
         mean_weight_error=_error_of_mean(weight, mean, held_out),
         rows=held_out.n_rows,
-        bins=tuple(bins),
+        bins=bins,
     )
 
 

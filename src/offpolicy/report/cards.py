@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from offpolicy.report.numbers import UNKNOWN, duration, label, plain
-from offpolicy.report.shape import Results
+from offpolicy.results import Results
 
 MOST_FACTS = 200
 LONGEST_CONFIG = 20_000

@@ -8,8 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from offpolicy.report.numbers import decimals, fixed, label, percent, plain
-from offpolicy.report.shape import Frequency, Quality, Sensitivity, Weights
 from offpolicy.report.svg import Panel, Point, decade_ticks, extent, panel
+from offpolicy.results import Frequency, Quality, Sensitivity, Weights
 
 MOST_POINTS = 150
 MOST_CURVES = 8
@@ -115,7 +115,7 @@ def sensitivity_chart(found: Sensitivity, logging_value: float | None, policy: s
 
 def calibration_chart(quality: Quality) -> Chart | None:
     """How often actions were taken against the probability β̂ gave them, on rows β̂ did not see."""
-    rows = quality.rows or 0
+    rows = quality.rows
     found = [
         (b.predicted * rows / b.pairs, b.observed * rows, b.pairs)
         for b in quality.bins
@@ -157,7 +157,7 @@ def calibration_chart(quality: Quality) -> Chart | None:
 
 def frequency_charts(buckets: Sequence[Frequency]) -> list[Chart]:
     """β̂ and U by how often an action was logged: Figure 1 of the UIPS paper."""
-    placed = sorted((b.log_frequency or 0.0, i) for i, b in enumerate(buckets))
+    placed = sorted((b.log_frequency, i) for i, b in enumerate(buckets))
     if not placed:
         return []
     across = (placed[0][0] - 0.5, placed[-1][0] + 0.5)

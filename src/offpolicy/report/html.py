@@ -14,8 +14,10 @@ from markupsafe import Markup
 
 from offpolicy.atomic import write_whole
 from offpolicy.report.sections import sections
-from offpolicy.report.shape import parse_results, read_results
+from offpolicy.results import parse_results, read_results
 
+GENERATOR = '<meta name="generator" content="offpolicy">'
+"""Stands in the head of every report."""
 ASSETS = Path(__file__).parent
 LARGEST_DATA = 1_500_000
 """Results longer than this are not carried along inside the page; the file beside it has them."""
@@ -33,6 +35,13 @@ def write_report(results: Mapping[str, Any] | str | Path, out: str | Path) -> Pa
     out = Path(out)
     write_whole(out, page)
     return out
+
+
+def is_report(path: Path) -> bool:
+    """Whether a report may be written there: nothing is, or an earlier report."""
+    if not path.exists():
+        return True
+    return path.is_file() and GENERATOR in path.read_text(encoding="utf-8", errors="replace")[:2000]
 
 
 def render_report(results: Mapping[str, Any]) -> str:

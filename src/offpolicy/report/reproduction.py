@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from offpolicy.report.figures import Chart, frequency_charts
 from offpolicy.report.numbers import plain
-from offpolicy.report.shape import Frequency
 from offpolicy.report.svg import panel
+from offpolicy.results import Frequency
 
 STYLE = """
 body { max-width: none; margin: 2rem; }

@@ -13,17 +13,16 @@ from offpolicy.report.figures import (
     weights_chart,
 )
 from offpolicy.report.numbers import UNKNOWN, chance, factor, fixed, label, moment, percent, plain
-from offpolicy.report.shape import Ends, Estimate, Evaluation, PolicyResult, Results, Weights
 from offpolicy.report.svg import Strip
 from offpolicy.report.verdict import (
     BADGE,
     TONE,
-    against_logging,
     by_certainty,
     flip_sentence,
     headline,
     value_places,
 )
+from offpolicy.results import Estimate, Evaluation, Interval, PolicyResult, Results, TwoPartInterval, Weights
 
 MOST_POLICIES = 12
 MOST_ACTIONS = 20
@@ -52,9 +51,9 @@ def sections(results: Results) -> dict[str, Any]:
         "unshown": max(0, len(evaluation.policies) - MOST_POLICIES) if evaluation else 0,
         "head_to_head": _head_to_head(evaluation) if evaluation else [],
         "logging": _logging(evaluation) if evaluation else [],
-        "calibration": calibration_chart(evaluation.logging.quality) if evaluation else None,
+        "calibration": _calibration(evaluation) if evaluation else None,
         "frequency": frequency_charts(results.frequency),
-        "ladder": _ladder(results),
+        "propensity_models": _propensity_models(results),
         "risky": _risky(results),
         "learning": learning_charts(results.learning),
         "data": facts({k: v for k, v in results.log.items() if k not in ("source", "columns")}),
@@ -71,10 +70,11 @@ def _size(log: dict[str, Any]) -> str:
 def _overview(evaluation: Evaluation) -> dict[str, Any]:
     places = value_places(evaluation)
     logging = evaluation.logging
-    compared = against_logging(evaluation)
+    compared = evaluation.against()
     ordered = by_certainty(evaluation)
     values = [v for p in evaluation.policies.values() for v in (p.value, p.interval.low, p.interval.high)]
-    strip = Strip.over([*values, logging.interval.low, logging.interval.high], logging.value)
+    own = () if logging.interval is None else (logging.interval.low, logging.interval.high)
+    strip = Strip.over([*values, *own], logging.value)
     rows = [_overview_row(name, policy, strip, places) for name, policy in ordered]
     for row, (name, _) in zip(rows, ordered, strict=True):
         comparison = compared.get(name)
@@ -84,10 +84,11 @@ def _overview(evaluation: Evaluation) -> dict[str, Any]:
         )
         row["chance"] = chance(comparison.probability_of_improvement) if comparison else UNKNOWN
     tip = _interval_tip("logging policy", logging.value, logging.interval, places)
+    ends = (own[0], own[1]) if own else (None, None)
     today = {
-        "strip": strip.draw(tip, logging.value, (logging.interval.low, logging.interval.high), kind="grey"),
+        "strip": strip.draw(tip, logging.value, ends, kind="grey"),
         "value": fixed(logging.value, places),
-        "ends": _ends(logging.interval, places),
+        "ends": _ends(ends[0], ends[1], places),
     }
     return {"rows": rows, "today": today, "scale": strip.scale(), "level": percent(evaluation.level)}
 
@@ -99,26 +100,26 @@ def _overview_row(name: str, policy: PolicyResult, strip: Strip, places: int) ->
     tip = _interval_tip(label(name, 60), policy.value, ends, places)
     return {
         "name": label(name, 60),
-        "badge": BADGE.get(answer, label(answer)),
-        "tone": TONE.get(answer, "fair"),
+        "badge": "Reference" if policy.reference else BADGE[answer],
+        "tone": "fair" if policy.reference else TONE[answer],
         "strip": strip.draw(tip, policy.value, (ends.low, ends.high), ends.sampling),
         "value": fixed(policy.value, places),
-        "ends": _ends(ends, places),
+        "ends": _ends(ends.low, ends.high, places),
         "flip": factor(policy.sensitivity.flips_at, max(gammas)) if gammas else UNKNOWN,
     }
 
 
-def _ends(ends: Ends, places: int) -> str:
-    if ends.low is None or ends.high is None:
-        return UNKNOWN
-    return f"{fixed(ends.low, places)} to {fixed(ends.high, places)}"
+def _ends(low: float | None, high: float | None, places: int) -> str:
+    return UNKNOWN if low is None or high is None else f"{fixed(low, places)} to {fixed(high, places)}"
 
 
-def _interval_tip(name: str, value: float | None, ends: Ends, places: int) -> str:
-    lines = [name, f"value {fixed(value, places)}", f"interval {_ends(ends, places)}"]
-    if ends.sampling is not None:
+def _interval_tip(name: str, value: float | None, ends: Interval | None, places: int) -> str:
+    lines = [name, f"value {fixed(value, places)}"]
+    if ends is None:
+        return "\n".join(lines)
+    lines.append(f"interval {_ends(ends.low, ends.high, places)}")
+    if isinstance(ends, TwoPartInterval):
         lines.append(f"± {fixed(ends.sampling, places)} from sampling")
-    if ends.propensity is not None:
         lines.append(f"± {fixed(ends.propensity, places)} from estimated propensities")
     return "\n".join([*lines, label(ends.note, 200)] if ends.note else lines)
 
@@ -154,10 +155,10 @@ def _policy(
     return {
         "id": place,
         "name": shown,
-        "badge": BADGE.get(verdict.answer, label(verdict.answer)),
-        "tone": TONE.get(verdict.answer, "fair"),
+        "badge": BADGE[verdict.answer],
+        "tone": TONE[verdict.answer],
         "advice": label(verdict.advice, 500),
-        "flip": flip_sentence(policy, against_logging(evaluation).get(name)),
+        "flip": flip_sentence(policy, evaluation.against().get(name)),
         "checks": checks,
         "failed": sum(not check.passed for check in policy.preflight.checks),
         "charts": [chart for chart in charts if chart],
@@ -176,19 +177,20 @@ def _estimators(policy: PolicyResult, logging_value: float | None, places: int) 
     known = [*policy.estimates, *varied]
     if not known:
         return None
-    shown = [next(iter(e.intervals.values()), Ends()) for e in known]
-    values = [v for e, ends in zip(known, shown, strict=True) for v in (e.value, ends.low, ends.high)]
+    shown = [next(iter(e.intervals.values()), None) for e in known]
+    values = [e.value for e in known] + [v for ends in shown if ends for v in (ends.low, ends.high)]
     strip = Strip.over(values, logging_value, 300)
     rows = []
     for estimate, ends in zip(known, shown, strict=True):
         tip = _interval_tip(label(estimate.name), estimate.value, ends, places)
+        low, high = (None, None) if ends is None else (ends.low, ends.high)
         hyper = ", ".join(f"{label(k, 30)} {fact(v)}" for k, v in estimate.hyper.items())
         rows.append(
             {
                 "name": label(estimate.name),
-                "strip": strip.draw(tip, estimate.value, (ends.low, ends.high)),
+                "strip": strip.draw(tip, estimate.value, (low, high)),
                 "value": fixed(estimate.value, places),
-                "ends": _ends(ends, places),
+                "ends": _ends(low, high, places),
                 "mean_weight": fixed(estimate.mean_weight, 2),
                 "hyper": label(hyper, 200),
                 "note": label(estimate.note, 300),
@@ -204,7 +206,7 @@ def _head_to_head(evaluation: Evaluation) -> list[dict[str, str]]:
             "candidate": label(c.candidate, 60),
             "reference": label(c.reference, 60),
             "difference": fixed(c.difference, places, sign=True),
-            "ends": _ends(Ends(low=c.low, high=c.high), places),
+            "ends": _ends(c.low, c.high, places),
             "chance": chance(c.probability_of_improvement),
             "p": UNKNOWN
             if c.adjusted_p_value is None
@@ -216,11 +218,18 @@ def _head_to_head(evaluation: Evaluation) -> list[dict[str, str]]:
     ]
 
 
+def _calibration(evaluation: Evaluation) -> Chart | None:
+    quality = evaluation.logging.quality
+    return None if quality is None else calibration_chart(quality)
+
+
 def _logging(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """Facts about β̂: what, how much, what it means."""
-    quality = evaluation.logging.quality
+    quality, model = evaluation.logging.quality, label(evaluation.logging.model)
+    if quality is None:
+        return [("model", model, "how the logging policy was estimated")] if model else []
     facts = [
-        ("model", label(evaluation.logging.model), "how the logging policy was estimated"),
+        ("model", model, "how the logging policy was estimated"),
         ("held-out log-likelihood", fixed(quality.log_likelihood, 3), "of a logged action; higher is better"),
         ("of action popularity alone", fixed(quality.popularity_log_likelihood, 3), "the model should be above this"),
         ("of uniform choice", fixed(quality.uniform_log_likelihood, 3), "and this"),
@@ -230,25 +239,25 @@ def _logging(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     return [fact for fact in facts if fact[1] not in (UNKNOWN, "")]
 
 
-def _ladder(results: Results) -> dict[str, Any] | None:
-    if not results.ladder:
+def _propensity_models(results: Results) -> dict[str, Any] | None:
+    if not results.propensity_models:
         return None
-    rungs = results.ladder[:MOST_POLICIES]
+    models = results.propensity_models[:MOST_POLICIES]
     reference = results.evaluation.logging.value if results.evaluation else None
-    strip = Strip.over([v for rung in rungs for v in (rung.value, rung.low, rung.high)], reference, 300)
+    strip = Strip.over([v for one in models for v in (one.value, one.low, one.high)], reference, 300)
     rows = []
-    for rung in rungs:
-        ends = Ends(low=rung.low, high=rung.high)
-        tip = _interval_tip(label(rung.model), rung.value, ends, 3)
+    for one in models:
+        ends = f"{plain(one.low)} to {plain(one.high)}"
+        tip = f"{label(one.model)}\nvalue {plain(one.value)}\ninterval {ends}"
         rows.append(
             {
-                "model": label(rung.model),
-                "fit": fixed(rung.log_likelihood, 3),
-                "calibration": percent(rung.calibration_error),
-                "mean_weight": fixed(rung.mean_weight, 2),
-                "strip": strip.draw(tip, rung.value, (rung.low, rung.high)),
-                "value": plain(rung.value),
-                "ends": f"{plain(rung.low)} to {plain(rung.high)}",
+                "model": label(one.model),
+                "fit": fixed(one.log_likelihood, 3),
+                "calibration": percent(one.calibration_error),
+                "mean_weight": fixed(one.mean_weight, 2),
+                "strip": strip.draw(tip, one.value, (one.low, one.high)),
+                "value": plain(one.value),
+                "ends": ends,
             }
         )
     return {"rows": rows, "scale": strip.scale()}

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from offpolicy.report.numbers import chance, decimals, factor, fixed, label, percent, plain
-from offpolicy.report.shape import Comparison, Evaluation, PolicyResult
+from offpolicy.results import Comparison, Evaluation, Interval, PolicyResult
 
 TONE = {"answerable": "good", "answerable on part": "fair", "run an experiment": "bad"}
 BADGE = {
@@ -28,21 +28,16 @@ class Headline:
 
 
 def best_policy(evaluation: Evaluation) -> str | None:
-    """The candidate the page leads with."""
-    if evaluation.best in evaluation.policies:
+    """The candidate the page leads with; never a reference."""
+    if evaluation.best in evaluation.candidates:
         return evaluation.best
-    return next(iter(evaluation.policies), None)
-
-
-def against_logging(evaluation: Evaluation) -> dict[str, Comparison]:
-    """Each candidate's comparison with the logging policy."""
-    return {c.candidate: c for c in evaluation.comparisons if c.reference == "logging"}
+    return next(iter(evaluation.candidates), None)
 
 
 def value_places(evaluation: Evaluation) -> int:
     """Decimal places for values: two digits of the narrowest interval's half-width."""
-    ends = [p.interval for p in evaluation.policies.values()] + [evaluation.logging.interval]
-    halves = [(e.high - e.low) / 2 for e in ends if e.low is not None and e.high is not None and e.high > e.low]
+    ends: list[Interval | None] = [p.interval for p in evaluation.policies.values()]
+    halves = [(e.high - e.low) / 2 for e in (*ends, evaluation.logging.interval) if e is not None and e.high > e.low]
     return decimals(min(halves, default=None))
 
 
@@ -53,10 +48,10 @@ def headline(evaluation: Evaluation) -> Headline | None:
         return None
     policy = evaluation.policies[name]
     verdict = policy.preflight.verdict
-    comparison = against_logging(evaluation).get(name)
+    comparison = evaluation.against().get(name)
     return Headline(
-        tone=TONE.get(verdict.answer, "fair"),
-        badge=BADGE.get(verdict.answer, label(verdict.answer)),
+        tone=TONE[verdict.answer],
+        badge=BADGE[verdict.answer],
         title=_title(label(name, 60), verdict.answer, comparison),
         lead=_lead(label(name, 60), policy, comparison, evaluation),
         advice=label(verdict.advice, 500),
@@ -69,7 +64,7 @@ def _title(name: str, answer: str, comparison: Comparison | None) -> str:
     if answer == "run an experiment":
         return f"This log cannot tell whether “{name}” is better: run an experiment"
     part = " where the log can tell" if answer == "answerable on part" else ""
-    if comparison is None or comparison.low is None or comparison.high is None:
+    if comparison is None:
         return f"The log can answer{' in part' if part else ''}: “{name}” has the highest value one can rely on"
     if comparison.low > 0:
         return f"“{name}” does better than the logging policy{part}"
@@ -82,8 +77,7 @@ def _lead(name: str, policy: PolicyResult, comparison: Comparison | None, evalua
     places = value_places(evaluation)
     ends = policy.interval
     text = f"Estimated value {fixed(policy.value, places)} a decision"
-    if ends.low is not None and ends.high is not None:
-        text += f" ({percent(evaluation.level)} interval {fixed(ends.low, places)} to {fixed(ends.high, places)})"
+    text += f" ({percent(evaluation.level)} interval {fixed(ends.low, places)} to {fixed(ends.high, places)})"
     text += f", against {fixed(evaluation.logging.value, places)} for the logging policy, which made this log"
     if comparison is not None:
         relative = "" if comparison.relative is None else f" ({percent(comparison.relative, sign=True)})"
@@ -95,9 +89,9 @@ def _lead(name: str, policy: PolicyResult, comparison: Comparison | None, evalua
 
 def _rival(policy: PolicyResult, evaluation: Evaluation, places: int) -> str:
     """Why a policy with a higher estimate is not the one the page leads with."""
-    others = [(one.value, name, one.interval.low) for name, one in evaluation.policies.items() if one is not policy]
-    higher = max((one for one in others if one[0] is not None and one[0] > (policy.value or 0.0)), default=None)
-    if higher is None or policy.interval.low is None or higher[2] is None:
+    others = [(one.value, name, one.interval.low) for name, one in evaluation.candidates.items() if one is not policy]
+    higher = max((one for one in others if one[0] > policy.value), default=None)
+    if higher is None:
         return ""
     return (
         f" “{label(higher[1], 60)}” has a higher estimate ({fixed(higher[0], places)}), but less of it is certain: its "
@@ -106,10 +100,12 @@ def _rival(policy: PolicyResult, evaluation: Evaluation, places: int) -> str:
 
 
 def by_certainty(evaluation: Evaluation) -> list[tuple[str, PolicyResult]]:
-    """The candidates, the best first, then by the low end of their intervals."""
+    """The candidates, the best first, then by their lower confidence bounds; references last."""
     best = best_policy(evaluation)
-    lows = {name: -math.inf if p.interval.low is None else p.interval.low for name, p in evaluation.policies.items()}
-    return sorted(evaluation.policies.items(), key=lambda item: (item[0] != best, -lows[item[0]]))
+    return sorted(
+        evaluation.policies.items(),
+        key=lambda item: (item[0] != best, item[1].reference, -item[1].interval.low),
+    )
 
 
 def flip_sentence(policy: PolicyResult, comparison: Comparison | None) -> str:
@@ -124,7 +120,7 @@ def flip_sentence(policy: PolicyResult, comparison: Comparison | None) -> str:
         )
     if gamma <= 1:
         return "There is no conclusion to flip: the estimate and the logging policy are too close."
-    better = comparison is None or (comparison.difference or 0.0) > 0
+    better = comparison is None or comparison.difference > 0
     ahead = "lead over" if better else "gap to"
     return (
         f"The {ahead} the logging policy would vanish if the estimated propensities were wrong by a factor of "

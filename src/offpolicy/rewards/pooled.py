@@ -4,9 +4,9 @@ q̂(x, a) = x·b + x·b_a, where b is fitted to all rows and b_a to what is left
 a ridge that leave-one-out chooses. Logged rows get the prediction of a model that did not see them, in closed form.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,17 +45,29 @@ class PooledRewardModel:
         pooled = _pooled(features, log)
         residual = log.reward - (features @ pooled)[log.context_index]
         groups = _rows_by_action(log)
+        weight = np.ones(log.n_rows) if log.row_weight is None else log.row_weight
         errors = np.zeros(len(RIDGES))
         for _, rows in groups:
-            _, left = _own_part(features[log.context_index[rows]], residual[rows], RIDGES)
-            errors += np.square(left).sum(1)
+            _, left = _own_part(features[log.context_index[rows]], residual[rows], RIDGES, weight[rows])
+            errors += np.square(left) @ weight[rows]
         ridge = RIDGES[int(errors.argmin())]
         own = np.zeros((log.n_actions, features.shape[1]))
         for action, rows in groups:
-            found, left = _own_part(features[log.context_index[rows]], residual[rows], (ridge,))
+            found, left = _own_part(features[log.context_index[rows]], residual[rows], (ridge,), weight[rows])
             own[action], residual[rows] = found[0], left[0]
         imputed = torch.from_numpy((log.reward - residual).clip(0.0, 1.0))
         return cls(design, torch.from_numpy(pooled), torch.from_numpy(own), imputed, log.fingerprint, ridge)
+
+    def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Plain values and tensors, from which `unpacked` makes it again."""
+        facts = {"design": self.design.to_json(), "fingerprint": self.fingerprint, "ridge": self.ridge}
+        return facts, {"pooled": self.pooled, "own": self.own, "imputed": self.imputed}
+
+    @classmethod
+    def unpacked(cls, facts: Mapping[str, Any], tensors: Mapping[str, Tensor], design: DesignMatrix) -> Self:
+        """The inverse of `packed`."""
+        parts = (tensors["pooled"], tensors["own"], tensors["imputed"])
+        return cls(design, *parts, facts["fingerprint"], facts["ridge"])
 
     def rewards(self, contexts: FeatureTable) -> Tensor:
         """q̂(x, a), cut to [0, 1]."""
@@ -73,25 +85,26 @@ def _with_intercept(features: Tensor) -> Tensor:
 
 def _pooled(features: Floats, log: LoggedData) -> Floats:
     """The ridge regression of all rows, from the sums of each context."""
-    rows = np.bincount(log.context_index, minlength=log.n_contexts)
-    reward = np.bincount(log.context_index, log.reward, log.n_contexts)
-    gram = (features * rows[:, None]).T @ features + np.eye(features.shape[1])
+    weighted = log.reward if log.row_weight is None else log.reward * log.row_weight
+    reward = np.bincount(log.context_index, weighted, log.n_contexts)
+    gram = (features * log.context_weight[:, None]).T @ features + np.eye(features.shape[1])
     return np.asarray(np.linalg.solve(gram, features.T @ reward))
 
 
 def _rows_by_action(log: LoggedData) -> list[tuple[int, npt.NDArray[np.int64]]]:
     order = np.argsort(log.action, kind="stable")
-    ends = np.cumsum(log.action_count)
-    logged = np.flatnonzero(log.action_count)
-    return [(int(a), order[ends[a] - log.action_count[a] : ends[a]]) for a in logged]
+    counts = np.bincount(log.action, minlength=log.n_actions)
+    ends = np.cumsum(counts)
+    return [(int(a), order[ends[a] - counts[a] : ends[a]]) for a in np.flatnonzero(counts)]
 
 
-def _own_part(x: Floats, residual: Floats, ridges: Sequence[float]) -> tuple[Floats, Floats]:
+def _own_part(x: Floats, residual: Floats, ridges: Sequence[float], weight: Floats) -> tuple[Floats, Floats]:
     """One action's coefficients under each ridge, and what they leave of each of its rows without the row itself.
 
-    All ridges share one decomposition x = P·S·Qᵀ, taken from the smaller of xᵀx and xxᵀ.
+    All ridges share one decomposition √w·x = P·S·Qᵀ, taken from the smaller of xᵀwx and √w·xxᵀ·√w.
     """
-    pull = np.asarray(ridges)[:, None]
+    pull, root = np.asarray(ridges)[:, None], np.sqrt(weight)
+    plain, x = x, x * root[:, None]
     if len(x) >= x.shape[1]:
         squares, q = np.linalg.eigh(x.T @ x)
         scores = x @ q  # P·S
@@ -100,6 +113,6 @@ def _own_part(x: Floats, residual: Floats, ridges: Sequence[float]) -> tuple[Flo
         scale = np.sqrt(squares.clip(min=np.finfo(float).tiny))
         scores, q = p * scale, x.T @ (p / scale) * (squares > squares[-1] * RANK)
     damped = 1 / (squares.clip(min=0.0) + pull)  # (ridges, directions)
-    coefficients = scores.T @ residual * damped
+    coefficients = (scores.T @ (residual * root) * damped) @ q.T
     leverage = (damped @ np.square(scores).T).clip(max=1 - 1e-9)
-    return coefficients @ q.T, (residual - coefficients @ scores.T) / (1 - leverage)
+    return coefficients, (residual - coefficients @ plain.T) / (1 - leverage)

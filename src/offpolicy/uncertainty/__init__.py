@@ -12,7 +12,7 @@ Shards may be merged in any order; the ridge κ enters once, at `finish`. Everyt
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton, BlockUncertainty
 from offpolicy.uncertainty.calibration import METHODS, Calibration, bootstrap_errors, calibrate_gamma, covered
 from offpolicy.uncertainty.factor import Normalisation, row_leave_one_out
-from offpolicy.uncertainty.frequency import FrequencyBucket, frequency_profile
+from offpolicy.uncertainty.frequency import frequency_profile
 from offpolicy.uncertainty.gauss_newton import (
     EXACT_LIMIT,
     LastLayerGaussNewton,
@@ -33,7 +33,6 @@ __all__ = [
     "BlockUncertainty",
     "Calibration",
     "Form",
-    "FrequencyBucket",
     "HeldOutError",
     "LastLayerGaussNewton",
     "LastLayerUncertainty",

@@ -1,32 +1,12 @@
 """Figure 1 of the UIPS paper from any log: β̂ and U of the logged rows, by how often their action was logged."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.propensity import LoggingPolicy
-
-
-@dataclass(frozen=True)
-class FrequencyBucket:
-    """The rows whose actions were logged about equally often."""
-
-    log_frequency: float
-    """Middle of the bucket on the scale ln n, n the times its actions were logged."""
-    logging_prob: float
-    """Mean β̂ of its rows."""
-    uncertainty: float
-    """Mean U of its rows."""
-    rows: int
-    actions: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return asdict(self)
+from offpolicy.results import Frequency
 
 
 def bucket(count: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -37,7 +17,7 @@ def bucket(count: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return rounded
 
 
-def frequency_profile(logging_policy: LoggingPolicy, uncertainty: Tensor) -> list[FrequencyBucket]:
+def frequency_profile(logging_policy: LoggingPolicy, uncertainty: Tensor) -> list[Frequency]:
     """Mean β̂ and U of the logged rows in each bucket of action frequency, from the rarest to the most frequent."""
     log = logging_policy.log
     if uncertainty.shape != (log.n_rows,):
@@ -54,6 +34,6 @@ def frequency_profile(logging_policy: LoggingPolicy, uncertainty: Tensor) -> lis
     spread = np.bincount(row_place, uncertainty.detach().double().numpy()) / rows
     actions = np.bincount(np.searchsorted(places, of_action[logged]), minlength=len(places))
     return [
-        FrequencyBucket(float(place), float(p), float(u), int(n), int(a))
+        Frequency(log_frequency=float(place), logging_prob=float(p), uncertainty=float(u), rows=int(n), actions=int(a))
         for place, p, u, n, a in zip(places, prob, spread, rows, actions, strict=True)
     ]

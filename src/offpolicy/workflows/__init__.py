@@ -1,17 +1,21 @@
 """What each command does: read, estimate, write; the command line only parses and prints."""
 
 from offpolicy.workflows.demo import DemoResult, Propensities, run_demo
+from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
-from offpolicy.workflows.results_file import RunOptions
+from offpolicy.workflows.learn import run_learn
 from offpolicy.workflows.roles import LogSpec
-from offpolicy.workflows.runs import run_evaluate, run_learn, run_tune
-from offpolicy.workflows.shipping import run_export, run_recommend
+from offpolicy.workflows.run import Finished, RunOptions, check_output_file
+from offpolicy.workflows.ship import run_export, run_recommend
+from offpolicy.workflows.tune import run_tune
 
 __all__ = [
     "DemoResult",
+    "Finished",
     "LogSpec",
     "Propensities",
     "RunOptions",
+    "check_output_file",
     "run_demo",
     "run_evaluate",
     "run_export",

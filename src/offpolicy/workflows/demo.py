@@ -15,17 +15,19 @@ from offpolicy.artifacts import load_policy
 from offpolicy.atomic import whole_file, write_whole
 from offpolicy.datasets import LinearSoftmaxWorld
 from offpolicy.estimators import ESTIMATORS, INPUTS
-from offpolicy.evaluation import PointEstimate, Terms, value, weight_inputs
+from offpolicy.evaluation import Terms, value, weight_inputs
 from offpolicy.learning import METHODS
 from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary, pieces
 from offpolicy.policies import Policy, tensor
-from offpolicy.propensity import LoggingPolicy, Quality, fit_logging_policy
+from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.results import PolicyResult, Quality
 from offpolicy.rewards import PooledRewardModel
 from offpolicy.uncertainty import Calibration, calibrate_gamma, covered, row_uncertainty
+from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
-from offpolicy.workflows.results_file import RunOptions
+from offpolicy.workflows.learn import run_learn
 from offpolicy.workflows.roles import LogSpec
-from offpolicy.workflows.runs import run_evaluate, run_learn
+from offpolicy.workflows.run import RunOptions
 
 HELD_OUT = 0.1
 LEVEL = 0.95
@@ -52,8 +54,10 @@ class Estimate:
     """One row of the demo's table: an estimate with the fitted and one with the true propensities."""
 
     name: str
-    fitted: PointEstimate
-    known: PointEstimate
+    fitted: float
+    mean_weight: float
+    """Mean weight with the fitted propensities."""
+    known: float
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,9 @@ class Learned:
     label: str
     truth: float
     """What it is worth, known to the demo alone."""
-    found: Mapping[str, Any]
-    """Its part of the results file."""
-    improvement: float
+    found: PolicyResult
+    """What was found of it."""
+    improvement: float | None
     """Probability that it beats logging, told from the log."""
 
 
@@ -124,7 +128,7 @@ def run_demo(folder: str | Path, seed: int = 0, n_contexts: int = 5_000, n_actio
         propensities=_judged(logging_policy, log, uncertainty, calibration, seed),
         truth=world.value(target, log.contexts),
         logging=world.value(world.logging_policy, log.contexts),
-        estimates=[Estimate(name, fitted[name], known[name]) for name in ESTIMATORS],
+        estimates=[Estimate(name, *fitted[name], known[name][0]) for name in ESTIMATORS],
         learned=learned,
         judged=path.folder / "judged",
         commands=path.commands,
@@ -179,23 +183,20 @@ class DemoPath:
         """Learn from the file, evaluate on the contexts that were held out, and look up the truth."""
         out = self.folder / "learned"
         shutil.rmtree(out / "training", ignore_errors=True)  # of a demo with another seed
-        options = RunOptions(self.seed, ladder=False, command=self.commands[1], config=self.spec.to_json())
+        options = RunOptions(self.seed, propensity_models=False, command=self.commands[1], config=self.spec.to_json())
         run_learn(self.spec, LEARNERS, out, options, held_out=SHARE, settings=LEARNING)
         folders = {name: str(out / "policies" / name) for name in LEARNERS}
         options = RunOptions(self.seed, command=self.commands[2], config=self.spec.to_json())
         run = run_evaluate(self.spec, folders, options, compare_with={"uniform": "uniform"}, out=self.folder / "judged")
-        evaluation = run.results["evaluation"]
-        chances = {
-            row["candidate"]: row["probability_of_improvement"]
-            for row in evaluation["comparisons"]
-            if row["reference"] == "logging"
-        }
+        evaluation = run.results.evaluation
+        assert evaluation is not None
+        against = evaluation.against()
         return [
             Learned(
                 METHODS[name].label or name,
                 _true_value(world, folder, self.seed),
-                evaluation["policies"][name],
-                chances[name],
+                evaluation[name],
+                against[name].probability_of_improvement,
             )
             for name, folder in folders.items()
         ]
@@ -233,8 +234,8 @@ def _estimates(
     uncertainty: tuple[Tensor, Tensor],
     rewards: PooledRewardModel,
     gamma: float,
-) -> dict[str, PointEstimate]:
-    """Every registered estimator with U and γ; those of the released code with their own, the second U."""
+) -> dict[str, tuple[float, float]]:
+    """Value and mean weight of every registered estimator with U and γ; the released code's forms take the second U."""
     inputs = weight_inputs(INPUTS, log, target, logging, uncertainty=uncertainty[0], reward_model=rewards)
     found = {}
     for name, row in ESTIMATORS.items():
@@ -245,7 +246,7 @@ def _estimates(
             terms = Terms(weight, normaliser, inputs["reward"], rewards.imputed, inputs["baseline"])
         else:
             terms = Terms.without_reward_model(weight, normaliser, inputs["reward"])
-        found[name] = value(terms)
+        found[name] = (value(terms), float(weight.mean()))
     return found
 
 

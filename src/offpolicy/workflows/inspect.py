@@ -70,7 +70,7 @@ def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
     certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
     quality = beta.quality.to_json()
     quality.pop("bins")
-    return {"model": beta.model, "certain_rows": certain, **quality}
+    return {"model": beta.model, "certain_rows": certain, "note": beta.note, **quality}
 
 
 def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
@@ -99,6 +99,8 @@ def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
             f"The estimated logging policy is off: weights that should average 1 average {model['mean_weight']:.2f} "
             "on rows it did not see. Add the columns that the logger looked at to the context."
         )
+    if model["note"]:
+        said.append(model["note"])
     if log.logging_prob is None:
         said.append("Propensities are not recorded: they are estimated, and their error is part of every interval.")
     elif found["audit"] is not None:

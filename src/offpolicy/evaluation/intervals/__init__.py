@@ -6,7 +6,7 @@ from offpolicy.evaluation.intervals.bootstrap import bootstrap  # isort: skip
 from offpolicy.evaluation.intervals.bernstein import empirical_bernstein  # isort: skip
 from offpolicy.evaluation.intervals.betting import betting  # isort: skip
 from offpolicy.evaluation.intervals.likelihood import empirical_likelihood  # isort: skip
-from offpolicy.evaluation.intervals.registry import INTERVALS, Interval, IntervalMethod, interval
+from offpolicy.evaluation.intervals.registry import INTERVALS, LEVEL, Interval, IntervalMethod, interval
 from offpolicy.evaluation.intervals.sensitivity import GammaSensitivity, gamma_sensitivity
 from offpolicy.evaluation.intervals.worst_case import (
     WorstCase,
@@ -18,6 +18,7 @@ from offpolicy.evaluation.intervals.worst_case import (
 
 __all__ = [
     "INTERVALS",
+    "LEVEL",
     "GammaSensitivity",
     "Interval",
     "IntervalMethod",

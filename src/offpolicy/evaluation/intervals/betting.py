@@ -13,9 +13,10 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.evaluation.clusters import Array, ClusteredTerms, pooled
+from offpolicy.evaluation.clusters import ClusteredTerms, pooled
 from offpolicy.evaluation.intervals.bounded import Bound, BoundedRatio, bounded_ratios, obstacle
 from offpolicy.evaluation.intervals.registry import SEED, Bounds, interval
+from offpolicy.evaluation.value import Array
 from offpolicy.seeding import generator
 
 Verdicts = NDArray[np.bool_]

@@ -6,8 +6,9 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from offpolicy.checks import Range
-from offpolicy.evaluation.clusters import Array, ClusterStatistic, pooled
+from offpolicy.evaluation.clusters import ClusterStatistic, pooled
 from offpolicy.evaluation.intervals.registry import SEED, Bounds, interval
+from offpolicy.evaluation.value import Array
 from offpolicy.seeding import generator
 
 Replicates = Annotated[int, Range(50, 1_000_000, integer=True)]

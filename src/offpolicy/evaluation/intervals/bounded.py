@@ -12,7 +12,8 @@ import numpy as np
 
 from offpolicy.checks import POSITIVE
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation.clusters import ROWS, WEIGHT, Array, ClusteredTerms
+from offpolicy.evaluation.clusters import ROWS, WEIGHT, ClusteredTerms
+from offpolicy.evaluation.value import Array
 
 Bound = Annotated[float, POSITIVE]
 """A number no weight w exceeds, known beforehand; infinity where none is."""

@@ -14,10 +14,11 @@ from typing import Literal, Self
 import numpy as np
 from scipy.special import chdtri
 
-from offpolicy.evaluation.clusters import BASELINE, CORRECTION, NORMALISER, ROWS, WEIGHT, Array, ClusteredTerms, pooled
+from offpolicy.evaluation.clusters import BASELINE, CORRECTION, NORMALISER, ROWS, WEIGHT, ClusteredTerms, pooled
 from offpolicy.evaluation.intervals.bounded import Bound, obstacle
 from offpolicy.evaluation.intervals.normal import t_quantile
 from offpolicy.evaluation.intervals.registry import Bounds, interval
+from offpolicy.evaluation.value import Array
 from offpolicy.seeding import generator
 
 MOST_UNITS = 20_000

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offpolicy.checks import Range, check_number
-from offpolicy.evaluation.clusters import Array
+from offpolicy.evaluation.value import Array
 
 GAMMAS = (1.0, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5, 10.0)
 GAMMA = Range(1.0, np.inf, include_high=False)

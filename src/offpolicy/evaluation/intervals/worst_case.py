@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from offpolicy.estimators import LOG_LIMIT, SPREAD_LIMIT
-from offpolicy.evaluation.clusters import Array
-from offpolicy.evaluation.value import Terms
+from offpolicy.evaluation.value import Array, Terms
 
 CHUNK = 1 << 17
 """Rows looked at a time."""

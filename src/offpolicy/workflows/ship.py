@@ -11,7 +11,8 @@ import polars as pl
 from offpolicy.artifacts import Mode, export_onnx, load_policy
 from offpolicy.checks import check_choice
 from offpolicy.log import expanded, format_of, vowpal_frame
-from offpolicy.workflows.runs import policy_folder
+from offpolicy.workflows.evaluate import policy_folder
+from offpolicy.workflows.run import check_output_file
 
 
 def run_recommend(
@@ -23,9 +24,11 @@ def run_recommend(
     mode: str = "greedy",
     seed: int | None = None,
     keep: Sequence[str] = (),
+    force: bool = False,
 ) -> dict[str, Any]:
-    """Recommend for every context of a file, into a file that appears whole or not at all."""
+    """Recommend for every context of a file, into a file that is written atomically."""
     check_choice("mode", mode, ("greedy", "sample"))
+    check_output_file(out, force, expanded(contexts))
     chosen: Mode = "sample" if mode == "sample" else "greedy"
     saved = load_policy(policy_folder(directory))
     with _counted("recommending") as count:
@@ -33,8 +36,11 @@ def run_recommend(
     return {"contexts": rows, "k": min(k, saved.n_actions), "mode": mode, "out": str(out)}
 
 
-def run_export(directory: str | Path, onnx: str | Path, *, check: str | None = None, k: int = 10) -> dict[str, Any]:
+def run_export(
+    directory: str | Path, onnx: str | Path, *, check: str | None = None, k: int = 10, force: bool = False
+) -> dict[str, Any]:
     """Write a policy as ONNX; with contexts to check on, only if it agrees with the library there."""
+    check_output_file(onnx, force, [] if check is None else expanded(check))
     saved = load_policy(policy_folder(directory))
     parity = export_onnx(saved, onnx, k=k, contexts=None if check is None else _source(check))
     found: dict[str, Any] = {"onnx": str(onnx), "actions": saved.n_actions, "k": min(k, saved.n_actions)}

@@ -1,0 +1,309 @@
+"""The one schema of what is found: `evaluate` returns it, results.json stores it, the report reads it. Needs no torch.
+
+Every value, interval and difference is on the user's own scale of rewards.
+"""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+FORMAT: Literal["offpolicy-results"] = "offpolicy-results"
+VERSION: Literal[2] = 2
+LOGGING = "logging"
+"""What comparisons call the policy that made the log."""
+LARGEST = 1e100
+"""Numbers beyond this count as unknown, so that no arithmetic of a chart overflows."""
+
+Answer = Literal["answerable", "answerable on part", "run an experiment"]
+
+
+def _or_unknown(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) and abs(value) < LARGEST else None
+
+
+def _finite(value: float) -> float:
+    if not (math.isfinite(value) and abs(value) < LARGEST):
+        raise ValueError("the number is not finite")
+    return value
+
+
+def _or_empty(value: Any) -> Any:
+    return {} if value is None else value
+
+
+def _or_none_listed(value: Any) -> Any:
+    return [] if value is None else value
+
+
+Finite = Annotated[float, AfterValidator(_finite)]
+Number = Annotated[float | None, AfterValidator(_or_unknown)]
+"""A number that may be unknown; infinity and NaN are."""
+Maybe = BeforeValidator(_or_empty)
+MaybeList = BeforeValidator(_or_none_listed)
+
+
+class Part(BaseModel):
+    """A part of the results: frozen; fields that this version does not know are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return self.model_dump()
+
+
+class Interval(Part):
+    """Where a value lies, at a level of confidence, and how much that says."""
+
+    low: Finite
+    high: Finite
+    level: Finite = 0.95
+    method: str = ""
+    vacuous: bool = False
+    """Covers every possible value, so it says nothing."""
+    centre: Number = None
+    """The estimate it was built around."""
+    note: str = ""
+    """Why it is vacuous or was built otherwise than asked; empty where there is nothing to say."""
+
+
+class TwoPartInterval(Interval):
+    """An interval whose half-width is told apart into its two causes."""
+
+    sampling: Finite
+    """Half-width from the sampling of rows."""
+    propensity: Finite
+    """Half-width added because β̂ is estimated."""
+
+
+class Estimate(Part):
+    """One estimator's answer."""
+
+    name: str
+    value: Finite
+    standard_error: Number = None
+    intervals: Annotated[dict[str, Interval], Maybe] = {}
+    hyper: Annotated[dict[str, Any], Maybe] = {}
+    mean_weight: Number = None
+    note: str = ""
+
+
+class Check(Part):
+    """One thing that was looked at."""
+
+    name: str
+    value: Number = None
+    passed: bool
+    meaning: str = ""
+
+
+class Verdict(Part):
+    """Whether the log can answer, what speaks against it, and what to do."""
+
+    answer: Answer
+    reasons: Annotated[list[str], MaybeList] = []
+    advice: str = ""
+
+    @property
+    def answerable(self) -> bool:
+        """Whether the estimate may be relied on."""
+        return self.answer == "answerable"
+
+
+class Preflight(Part):
+    """All checks of one policy on one log, the verdict, and covariate balance."""
+
+    checks: Annotated[list[Check], MaybeList] = []
+    verdict: Verdict
+    balance: Annotated[list[tuple[str, Number, Number]], MaybeList] = []
+    """Features whose weighted mean differs from their mean: name, shift before, shift after, in standard deviations."""
+
+
+class Sensitivity(Part):
+    """How wrong β̂ must be, by one factor in every row, before the conclusion against the logging policy flips."""
+
+    flips_at: Number = None
+    """The factor Γ; None if no factor flips it, 1 if there is nothing to flip."""
+    gammas: Annotated[list[Number], MaybeList] = []
+    low: Annotated[list[Number], MaybeList] = []
+    high: Annotated[list[Number], MaybeList] = []
+
+
+class PolicyResult(Part):
+    """Everything about one policy."""
+
+    name: str = ""
+    value: Finite
+    interval: TwoPartInterval
+    lam: Number = None
+    """λ of the shrunk weights, chosen by estimated error; None is no shrinkage."""
+    estimates: Annotated[list[Estimate], MaybeList] = []
+    left_out: Annotated[dict[str, str], Maybe] = {}
+    """Estimators that could not be used for this policy, and why."""
+    preflight: Preflight
+    sensitivity: Annotated[Sensitivity, Maybe] = Sensitivity()
+    detectable_effect: Number = None
+    propensity_intervals: Annotated[dict[str, Interval], Maybe] = {}
+    """Intervals that let β̂ itself vary: the worst case over its band, and the refit bootstrap where asked for."""
+    reference: bool = False
+    """Whether it only serves to compare the candidates with."""
+
+
+class Comparison(Part):
+    """A candidate against a reference, on the same clusters."""
+
+    candidate: str
+    reference: str
+    difference: Finite
+    low: Finite
+    high: Finite
+    probability_of_improvement: Number = None
+    """That the candidate is better, by the normal approximation with both parts of the error."""
+    p_value: Number = None
+    """Two-sided, for no difference."""
+    adjusted_p_value: Number = None
+    """After Holm's correction over the candidates compared with this reference."""
+    relative: Number = None
+    """Difference relative to the reference's value; None where that is zero."""
+
+
+class CalibrationBin(Part):
+    """Predicted against observed share of (row, action) pairs whose β̂ lies in one bin."""
+
+    low: Number = None
+    predicted: Number = None
+    observed: Number = None
+    pairs: Number = None
+
+
+class Quality(Part):
+    """How good β̂ is on rows it was not fitted to."""
+
+    log_likelihood: Finite
+    """Mean log β̂ of held-out rows; higher is better."""
+    uniform_log_likelihood: Finite
+    """The same for the uniform policy, −log K."""
+    popularity_log_likelihood: Finite
+    """The same for smoothed popularity: what ignoring the context costs."""
+    calibration_error: Number = None
+    """Share of predicted mass that lies in the wrong probability bin; None for recorded propensities."""
+    mean_weight: Finite
+    """Mean of popularity/β̂ over held-out rows: 1 where β̂ is right."""
+    mean_weight_error: Finite
+    """Its standard error."""
+    rows: int = 0
+    bins: Annotated[list[CalibrationBin], MaybeList] = []
+
+
+class Logging(Part):
+    """The policy that made the log."""
+
+    model: str = ""
+    """Which model β̂ is."""
+    value: Finite = 0.0
+    interval: Interval | None = None
+    quality: Quality | None = None
+    note: str = ""
+    """What a reader should know of its fit."""
+
+
+class Evaluation(Part):
+    """What `evaluate` found."""
+
+    level: Finite = 0.95
+    best: str = ""
+    """The candidate with the highest lower confidence bound."""
+    logging: Annotated[Logging, Maybe] = Logging()
+    policies: Annotated[dict[str, PolicyResult], Maybe] = {}
+    comparisons: Annotated[list[Comparison], MaybeList] = []
+    reward_range: Annotated[list[Number], MaybeList] = []
+    log: Annotated[dict[str, Any], Maybe] = {}
+
+    def __getitem__(self, name: str) -> PolicyResult:
+        """The result of one policy."""
+        return self.policies[name]
+
+    @property
+    def candidates(self) -> dict[str, PolicyResult]:
+        """The policies that are not mere references."""
+        return {name: found for name, found in self.policies.items() if not found.reference}
+
+    def against(self, reference: str = LOGGING) -> dict[str, Comparison]:
+        """Each candidate's comparison with a reference."""
+        return {one.candidate: one for one in self.comparisons if one.reference == reference}
+
+
+class Run(Part):
+    """How the run was made."""
+
+    command: str = ""
+    config: Annotated[dict[str, Any], Maybe] = {}
+    notes: Annotated[list[str], MaybeList] = []
+    """What was inferred or decided on the way."""
+    seed: int | None = None
+    versions: Annotated[dict[str, Any], Maybe] = {}
+    started: str = ""
+    seconds: Number = None
+    propensity_fits: int | None = None
+    """Logging policies that were fitted; those taken up from a run folder do not count."""
+
+
+class Weights(Part):
+    """Counts of weights between edges in log10, before and after reweighting."""
+
+    edges: Annotated[list[Number], MaybeList] = []
+    before: Annotated[list[Number], MaybeList] = []
+    after: Annotated[list[Number], MaybeList] = []
+
+
+class Frequency(Part):
+    """β̂ and U of the rows whose actions were logged about equally often."""
+
+    log_frequency: Finite
+    """Middle of the bucket on the scale ln n, n the times its actions were logged."""
+    logging_prob: Finite
+    """Mean β̂ of its rows."""
+    uncertainty: Finite
+    """Mean U of its rows."""
+    rows: int = 0
+    actions: int = 0
+
+
+class PropensityModel(Part):
+    """The best policy's value under one model of the logging policy."""
+
+    model: str
+    log_likelihood: Number = None
+    """Held-out; the higher, the more the model's answer deserves trust."""
+    calibration_error: Number = None
+    mean_weight: Number = None
+    value: Number = None
+    low: Number = None
+    high: Number = None
+
+
+class RiskyAction(Part):
+    """An action that carries much weight although β̂ is unsure of it."""
+
+    action: Any
+    count: int = 0
+    logging_prob: Number = None
+    uncertainty: Number = None
+    weight_share: Number = None
+
+
+class Results(Part):
+    """The whole file."""
+
+    format: Literal["offpolicy-results"] = FORMAT
+    version: Literal[2] = VERSION
+    kind: Literal["learn", "evaluate"]
+    run: Annotated[Run, Maybe] = Run()
+    log: Annotated[dict[str, Any], Maybe] = {}
+    evaluation: Evaluation | None = None
+    weights: Annotated[dict[str, Weights], Maybe] = {}
+    frequency: Annotated[list[Frequency], MaybeList] = []
+    propensity_models: Annotated[list[PropensityModel], MaybeList] = []
+    learning: Annotated[dict[str, list[dict[str, Any]]], Maybe] = {}
+    risky_actions: Annotated[list[RiskyAction], MaybeList] = []

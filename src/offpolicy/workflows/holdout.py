@@ -1,0 +1,116 @@
+"""Which rows a policy was learned from, told from the rows themselves, in any later version of the log.
+
+A split is a function of the unit's id (or the context's content) and a seed. A saved policy records that rule and a
+sketch of its log: the rows with the smallest hashes. Where a log holds rows of the sketch it is taken for a version of
+the policy's log, and the units it was learned from are left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.log import LoggedData
+
+FEWEST_UNITS = 5
+"""Contexts (or clusters) below which none can be held out."""
+SKETCH = 256
+"""Rows that a sketch remembers."""
+RECOGNISED = 0.01
+"""A log that holds this share of a sketch is a version of the log it was made of."""
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """A rule that holds out units, and a sketch of the log it was applied to."""
+
+    share: float
+    """Of the units; 0 where there were too few to hold any out."""
+    seed: int
+    unit: str
+    """What a unit is: "cluster" or "context"."""
+    sketch: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, log: LoggedData, share: float, seed: int) -> "Holdout":
+        """The rule for a log; with a handful of units nothing is held out."""
+        if not 0 < share < 1:
+            raise ParameterError(f"held_out must be a share between 0 and 1, but it is {share}.")
+        units = len(np.unique(log.cluster_index))
+        sketch = np.sort(np.unique(log.row_hashes))[:SKETCH].tolist()
+        unit = "context" if log.cluster is None else "cluster"
+        return cls(share if units >= FEWEST_UNITS else 0.0, seed, unit, tuple(sketch))
+
+    def divide(self, log: LoggedData) -> tuple[LoggedData, LoggedData, Rows]:
+        """The rows to learn from, those held out, and the positions of the latter."""
+        if self.share == 0:
+            return log, log, np.arange(log.n_rows)
+        if self.unit == "cluster" and log.cluster is None:
+            raise OffPolicyError(
+                "The policy was learned from this log with clusters held out, but the log was read without them. Name "
+                "their column with --cluster."
+            )
+        by: Any = self.unit
+        (_, train), (rows, held) = log.divide((1 - self.share, self.share), by=by, seed=self.seed)
+        return train, held, rows
+
+    def recognises(self, log: LoggedData) -> bool:
+        """Whether a log is a version of the one the rule was made for."""
+        if not self.sketch:
+            return False
+        known = np.isin(np.array(self.sketch, dtype=np.uint64), log.row_hashes)
+        return bool(known.mean() >= RECOGNISED)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a policy's metadata; hashes as text, because they need 64 bits."""
+        return {
+            "share": self.share,
+            "seed": self.seed,
+            "unit": self.unit,
+            "sketch": [f"{one:016x}" for one in self.sketch],
+        }
+
+    @classmethod
+    def from_json(cls, kept: Any) -> "Holdout | None":
+        """The inverse of `to_json`; None for anything else."""
+        if not isinstance(kept, dict):
+            return None
+        share, seed, unit, sketch = kept.get("share"), kept.get("seed"), kept.get("unit"), kept.get("sketch")
+        if not isinstance(share, float | int) or not isinstance(seed, int) or not isinstance(sketch, list):
+            return None
+        if unit not in ("cluster", "context") or not 0 <= share < 1:
+            return None
+        try:
+            return cls(float(share), seed, unit, tuple(int(one, 16) for one in sketch[:SKETCH] if len(one) <= 16))
+        except (TypeError, ValueError):
+            return None
+
+
+def unseen_part(log: LoggedData, rules: Mapping[str, Holdout]) -> tuple[LoggedData, Rows | None, tuple[str, ...]]:
+    """The rows that none of the policies was learned from, their positions (None: all), and what to say about it."""
+    rows: Rows | None = None
+    notes: list[str] = []
+    part = log
+    for name, rule in rules.items():
+        if not rule.recognises(log):
+            continue
+        if rule.share == 0:
+            notes.append(f"{name} was learned from all rows of this log: its evaluation uses rows it was learned from.")
+            continue
+        _, held, own = rule.divide(log)
+        notes.append(f"{name} was learned from {log.n_rows - len(own):,} of these rows, which are left out.")
+        part = held if rows is None else log
+        rows = own if rows is None else np.intersect1d(rows, own)
+    if rows is None:
+        return log, None, tuple(notes)
+    if not len(rows):
+        raise OffPolicyError("Every row of this log was used to learn one of the policies. Evaluate on another log.")
+    if part is log:
+        part = replace(log.take(rows), lineage="held out;")
+    notes.append(f"Evaluated on the {len(rows):,} rows that no policy was learned from.")
+    return part, rows, tuple(notes)

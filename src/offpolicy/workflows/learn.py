@@ -1,0 +1,104 @@
+"""`offpolicy learn`: policies from one part of a log, evaluated on the other; killed runs resume."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from offpolicy.artifacts import save_policy
+from offpolicy.errors import ParameterError
+from offpolicy.evaluation import Evaluator, Options
+from offpolicy.learning import LearnedPolicy, find_method, learn_policy, settle
+from offpolicy.log import LoggedData
+from offpolicy.nuisances import Nuisances
+from offpolicy.results import RESULTS, write_results
+from offpolicy.workflows.evaluate import fit_note, unused_propensities
+from offpolicy.workflows.findings import document
+from offpolicy.workflows.holdout import Holdout
+from offpolicy.workflows.roles import LogSpec, kind_notes, resolve
+from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
+
+
+def run_learn(
+    spec: LogSpec,
+    methods: Sequence[str],
+    out: str | Path,
+    options: RunOptions,
+    *,
+    held_out: float = 0.2,
+    settings: Mapping[str, Any] | None = None,
+) -> Finished:
+    """Learn policies from one part of a log file and evaluate them on the other; rerun a killed command to resume.
+
+    `settings` are fields of `LearnerConfig` and hyper-parameters. Several methods are all kept under `policies`; the
+    one with the highest lower confidence bound is the run's `policy`.
+    """
+    clock = Clock()
+    names = [find_method(method).name for method in dict.fromkeys(methods)]
+    if not names:
+        raise ParameterError("Name at least one method to learn with, such as uips.")
+    for name in names:
+        settle(find_method(name), None, settings or {})  # a wrong setting is refused before any work
+    folder = check_folder(out, "learn", (RESULTS, "policy", "policies", "training"), options.force)
+    named = spec.propensity is not None
+    spec = resolve(spec)
+    log = spec.read()
+    mark_folder(folder, "learn")
+    rule = Holdout.of(log, held_out, options.seed)
+    train, held, _ = rule.divide(log)
+    model = options.model(spec, named)
+    known, taken = nuisances_of(train, model, options.seed, [folder])
+    learned = _learned(known, names, folder, options.seed, settings or {})
+    judge, judge_taken = nuisances_of(held, model, options.seed, [folder])
+    targets = {name: one.policy for name, one in learned.items()}
+    evaluator = Evaluator(judge, targets, options=Options(level=options.level, seed=options.seed))
+    models = evaluator.propensity_models() if options.propensity_models else []
+    judge.save(folder)
+    about = {"roles": spec.to_json(), "held_out": rule.to_json()}
+    for name, one in learned.items():
+        if len(learned) > 1:
+            _save(one, log, folder / "policies" / name, about)
+    policy = _save(learned[evaluator.evaluation.best], log, folder / "policy", about)
+    said = (
+        *(*spec.notes, *kind_notes(spec, log), *unused_propensities(spec, model), *taken, *judge_taken),
+        *(_divided(rule, log, train, held), *fit_note(evaluator)),
+    )
+    history = {name: one.history for name, one in learned.items()}
+    run = clock.facts(options, said)
+    results = document("learn", run, spec, evaluator, propensity_models=models, learning=history)
+    return Finished(results, said, {"policy": str(policy), "results": str(write_results(results, folder))})
+
+
+def _divided(rule: Holdout, log: LoggedData, train: LoggedData, held: LoggedData) -> str:
+    if rule.share == 0:
+        return "With so few contexts none can be held out: the evaluation uses rows that were learned from."
+    return f"Learned from {train.n_rows:,} rows, evaluated on the {held.n_rows:,} others."
+
+
+def _learned(
+    known: Nuisances, names: Sequence[str], folder: Path, seed: int, settings: Mapping[str, Any]
+) -> dict[str, LearnedPolicy]:
+    """One policy a method; β̂ is fitted once for all of them, on the rows they learn from, and kept."""
+    alternates = settings.get("schedule") == "alternate"
+    needed = any(find_method(name).needs_logging_policy for name in names) and not alternates
+    beta = known.logging_policy if needed else None
+    known.save(folder)
+    return {
+        name: learn_policy(
+            known.log, name, logging_policy=beta, directory=folder / "training" / name, **{"seed": seed, **settings}
+        )
+        for name in names
+    }
+
+
+def _save(learned: LearnedPolicy, log: LoggedData, path: Path, about: Mapping[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metrics = {} if learned.best_metric is None else {str(learned.metric): learned.best_metric}
+    metadata = {
+        "method": learned.method,
+        "hyper": dict(learned.hyper),
+        "config": learned.config.as_json(),
+        "metrics": metrics,
+        "seed": learned.config.seed,
+        **about,
+    }
+    return save_policy(learned.policy, log, path, metadata=metadata)

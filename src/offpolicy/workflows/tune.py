@@ -1,0 +1,55 @@
+"""`offpolicy tune`: search hyper-parameters on a log file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from offpolicy.learning import LearnerConfig
+from offpolicy.tuning import tune
+from offpolicy.workflows.roles import LogSpec, resolve
+from offpolicy.workflows.run import RunOptions, nuisances_of
+
+
+def run_tune(
+    spec: LogSpec,
+    method: str,
+    options: RunOptions,
+    *,
+    trials: int = 20,
+    space: str = "effective",
+    settings: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Search hyper-parameters on a log file; with a folder, finished trials are kept: rerun to resume.
+
+    The folder may be that of a learn run with the same seed: β̂ of its training part is then taken up.
+    """
+    named = spec.propensity is not None
+    spec = resolve(spec)
+    log = spec.read()
+    config = LearnerConfig(**({"held_out": 0.2, "seed": options.seed} | dict(settings or {})))
+    folder = None if out is None else Path(out).expanduser()
+    model, notes = options.model(spec, named), spec.notes
+    given: Any = model
+    if folder is not None and config.schedule == "pretrained":
+        folder.mkdir(parents=True, exist_ok=True)
+        train = log.split((1 - config.held_out, config.held_out), seed=config.seed)[0]
+        known, taken = nuisances_of(train, model, options.seed, [folder])
+        given, notes = known.logging_policy, (*notes, *taken)
+        known.save(folder)
+    found = tune(
+        log,
+        method,
+        trials=trials,
+        seed=options.seed,
+        storage=folder,
+        space=space,
+        config=config,
+        logging_policy=given,
+    )
+    return {
+        "method": found.method,
+        "settings": dict(found.settings),
+        "value": log.reward_to_user_scale(found.value),
+        "trials": found.table(),
+    }, notes
