@@ -21,7 +21,8 @@ from offpolicy.learning import METHODS, LearnedPolicy, LearnerConfig, learn_poli
 from offpolicy.learning.monitors import BOUND
 from offpolicy.learning.schedule import batches_of
 from offpolicy.log import LoggedData
-from offpolicy.models.scorers import Scorer, TwoTowerScorer, linear_scorer
+from offpolicy.models.scorer import Scorer
+from offpolicy.models.scorers import TwoTowerScorer, linear_scorer
 from offpolicy.policies import Policy, RowPolicy, logged_log_prob
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
 from offpolicy.rewards.cross_fitted import RewardFitConfig, fit_reward_model

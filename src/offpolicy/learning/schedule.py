@@ -20,7 +20,6 @@ from offpolicy.models import (
     Normaliser,
     RowBatches,
     Scorer,
-    TwoTowerScorer,
     ascend,
     logging_two_tower,
 )
@@ -93,7 +92,8 @@ class Alternate:
         needs_uncertainty: bool,
     ) -> None:
         """Set up β̂ for the first part (the training rows); U and β̂ are kept up to date on all parts."""
-        if not isinstance(policy, TwoTowerScorer):
+        policy.eval()  # to look, without moving its statistics
+        if policy.items() is None:
             raise ParameterError(
                 "schedule='alternate' estimates β̂ on the user states of a two-tower policy. Set scorer='two_tower', or "
                 "use schedule='pretrained'."

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models.normalisers import Normaliser
-from offpolicy.models.scorers import LinearScorer, Scorer
+from offpolicy.models.scorer import Scorer
 from offpolicy.models.tiles import Coefficients
 
 MAX_GRADIENT_NORM = 5.0
@@ -40,9 +40,7 @@ class Batch:
 
     def states(self, scorer: Scorer) -> Tensor:
         """h(x) of the contexts, differentiable."""
-        if isinstance(scorer, LinearScorer):
-            return scorer.states_at(self.table, self.numbers)
-        return scorer.states(self.contexts)
+        return scorer.states_at(self.table, self.numbers)
 
 
 class Batches(Protocol):
