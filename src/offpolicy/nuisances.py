@@ -12,7 +12,7 @@ from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
 from offpolicy.rewards import PooledRewardModel, RewardFitConfig, RewardModel, fit_reward_model
-from offpolicy.uncertainty import Form, Normalisation, row_uncertainty
+from offpolicy.uncertainty import Form, Normalisation, row_uncertainty, uncertainty_of
 
 
 class Nuisances:
@@ -60,6 +60,15 @@ class Nuisances:
         if key not in self._uncertainty:
             self._uncertainty[key] = row_uncertainty(beta, form, normalisation=normalisation)
         return self._uncertainty[key]
+
+    def uncertainty_of(
+        self, log: LoggedData, form: Form = "per_action", normalisation: Normalisation = "raw"
+    ) -> Tensor | None:
+        """U of the rows of another log under a fitted β̂; None where U was given row by row or β̂ was not fitted."""
+        beta = self.logging_policy
+        if self._given_uncertainty is not None or not isinstance(beta, LoggingPolicy):
+            return None
+        return uncertainty_of(beta.whole, beta.log, log, form, normalisation=normalisation)
 
     @property
     def reward_model(self) -> RewardModel:

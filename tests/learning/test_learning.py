@@ -19,7 +19,7 @@ from offpolicy.evaluation.inputs import weight_inputs
 from offpolicy.evaluation.ranking import ActionSets, RankingSums, rank_lists
 from offpolicy.learning import METHODS, LearnedPolicy, LearnerConfig, learn_policy
 from offpolicy.learning.monitors import BOUND
-from offpolicy.learning.schedule import batches_of
+from offpolicy.learning.rows import batches_of
 from offpolicy.log import LoggedData
 from offpolicy.models.scorer import Scorer
 from offpolicy.models.scorers import TwoTowerScorer, linear_scorer

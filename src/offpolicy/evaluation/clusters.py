@@ -246,8 +246,11 @@ class ClusterSums:
         """Nothing seen yet."""
         self._sums = torch.zeros(5, 0, dtype=torch.float64)
 
-    def add(self, batch: Terms, cluster: Tensor) -> None:
-        """Take in a batch of rows; `cluster` numbers each row's cluster, densely from 0."""
+    def add(self, batch: Terms, cluster: Tensor, count: Tensor | None = None) -> None:
+        """Take in a batch of rows; `cluster` numbers each row's cluster, densely from 0.
+
+        `count` says how many events each row stands for; one unless given.
+        """
         if len(cluster) != len(batch.weight):
             raise ParameterError(f"{len(batch.weight)} rows came with {len(cluster)} cluster numbers; pass one a row.")
         if not len(cluster):
@@ -259,7 +262,7 @@ class ClusterSums:
         correction = weight * (batch.reward - batch.imputed).double()
         parts = (correction, batch.normaliser.double(), batch.baseline.double(), weight, torch.ones_like(weight))
         for total, part in zip(self._sums, parts, strict=True):
-            total.index_add_(0, cluster, part)
+            total.index_add_(0, cluster, part if count is None else part * count.double())
 
     def merge(self, other: Self) -> None:
         """Take in the rows another accumulator has seen."""
@@ -280,10 +283,10 @@ class ClusterSums:
             self._sums = wider
 
 
-def clustered(terms: Terms, cluster: Tensor) -> ClusteredTerms:
-    """The cluster sums of one batch of rows."""
+def clustered(terms: Terms, cluster: Tensor, count: Tensor | None = None) -> ClusteredTerms:
+    """The cluster sums of one batch of rows, each standing for so many events (one unless given)."""
     sums = ClusterSums()
-    sums.add(terms, cluster)
+    sums.add(terms, cluster, count)
     return sums.finish()
 
 

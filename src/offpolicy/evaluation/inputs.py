@@ -112,9 +112,9 @@ def _difference(log_target: Tensor, log_logging: Tensor) -> Tensor:
 
 
 def log_count_prob(log: LoggedData) -> Tensor:
-    """log N(x, a)/N(x) of each row."""
+    """log N(x, a)/N(x) of each row, N counting events."""
     context, action = tensor(log.context_index).long(), tensor(log.action).long()
-    _, pair, pair_count = torch.unique(context * log.n_actions + action, return_inverse=True, return_counts=True)
-    context_count = torch.bincount(context, minlength=log.n_contexts)
-    share: Tensor = pair_count[pair].double() / context_count[context].double()
+    _, pair = torch.unique(context * log.n_actions + action, return_inverse=True)
+    weight = None if log.row_weight is None else tensor(log.row_weight)
+    share: Tensor = torch.bincount(pair, weight)[pair].double() / tensor(log.context_weight)[context]
     return share.log()

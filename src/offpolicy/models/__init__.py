@@ -12,7 +12,7 @@ from offpolicy.models.all_actions import (
 )
 from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn
 from offpolicy.models.encoders import DesignMatrix
-from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, climb
+from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
 from offpolicy.models.normalisers import Full, InBatch, Normaliser, Sampled
 from offpolicy.models.recipes import (
     AnyScorerRecipe,
@@ -70,8 +70,8 @@ __all__ = [
     "ascend",
     "best_first",
     "build_scorer",
-    "climb",
     "expectation",
+    "gradient_step",
     "iterate_log_probs",
     "linear_scorer",
     "linear_values",

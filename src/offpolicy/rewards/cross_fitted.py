@@ -27,7 +27,7 @@ from offpolicy.models import (
     ContextBatches,
     Scorer,
     Values,
-    climb,
+    gradient_step,
     linear_scorer,
     linear_values,
     two_tower_scorer,
@@ -241,7 +241,7 @@ def _fit(
                 weights, bias = scorer.actions()
                 scores = _scores(batch.states(scorer), weights, bias + model.log_odds, batch)
                 loss = F.binary_cross_entropy_with_logits(scores, reward[batch.rows].to(scores.dtype))
-                if not math.isfinite(climb(optimiser, -loss)):
+                if not math.isfinite(gradient_step(optimiser, -loss)):
                     raise ParameterError(
                         f"The reward model's loss became {float(loss.detach())} in epoch {epoch + 1}: the learning "
                         f"rate {config.learning_rate:g} is too large for these features. Lower it."

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from offpolicy.artifacts import SavedPolicy, load_policy, save_policy
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import PolicyRows, auto_estimate, compare, evaluate
-from offpolicy.learning import LearnedPolicy, find_method, fingerprint, learn_policy
+from offpolicy.learning import LearnedPolicy, find_method, learn_policy
 from offpolicy.log import LoggedData
 from offpolicy.policies import ColumnPolicy, Policy, as_policy
 from offpolicy.progress import progress
@@ -106,7 +106,7 @@ def run_learn(
     targets: dict[str, Policy] = {name: one.policy for name, one in learned.items()}
     judged = _judged(held, targets, model, options)
     best = judged.evaluation.best
-    about = {"roles": spec.to_json(), "held_out": {"share": held_out, "seed": options.seed, "log": fingerprint(log)}}
+    about = {"roles": spec.to_json(), "held_out": {"share": held_out, "seed": options.seed, "log": log.fingerprint}}
     for name, one in learned.items():
         if len(learned) > 1:
             _save(one, log, folder / "policies" / name, about)
@@ -202,7 +202,7 @@ def _unseen_rows(
     """Where a policy was learned from this very log, the rows it was not learned from."""
     for name, policy in saved.items():
         kept = (policy.metadata.model_extra or {}).get("held_out")
-        if not isinstance(kept, dict) or kept.get("log") != fingerprint(log):
+        if not isinstance(kept, dict) or kept.get("log") != log.fingerprint:
             continue
         share, seed = kept.get("share"), kept.get("seed")
         if isinstance(share, float) and isinstance(seed, int):
