@@ -11,7 +11,7 @@ from torch import Tensor
 
 from learning_problem import ACTIONS, Small
 from offpolicy.estimators import ESTIMATORS
-from offpolicy.learning import METHODS
+from offpolicy.learning import METHODS, prepare_training
 from offpolicy.learning.methods import find_method
 from offpolicy.learning.objectives import Moments
 from offpolicy.learning.rows import merged_rows
@@ -184,6 +184,37 @@ def test_a_cap_on_any_weight() -> None:
         small.gradient(capped),
         small.finite_difference(lambda: (phi * small.log_prob().exp() * small.reward).mean()),
     )
+
+
+@pytest.mark.parametrize("method", ["snips", "snips_frozen"])
+def test_a_cap_on_a_self_normalised_weight_caps_what_it_is_divided_by(method: str) -> None:
+    small = Small.draw(15)
+    ratio = small.ratio()
+    capped = ratio.clamp(max=0.6)
+    assert bool((ratio > 0.6).any())
+    assert bool((ratio < 0.6).any())
+
+    def value() -> Any:
+        weight = capped / ratio * small.ratio()
+        total = weight.sum() if method == "snips" else capped.sum()
+        return (weight * small.reward).sum() / total
+
+    close(small.gradient(small.objective(method, weight_cap=0.6)), small.finite_difference(value))
+
+
+def test_the_moments_of_poem_are_those_of_the_whole_log_about_their_mean() -> None:
+    """Most rows earn about 1, so that a variance about 0 would be many times too large."""
+    small = Small.draw(16)
+    generous = replace(small.log, reward=1 - small.log.reward / 50)
+    given: dict[str, Any] = {"logging_policy": small.logging, "batch_contexts": 1, "cap": 1.5}
+    trainer = prepare_training(generous, "poem", scorer=lambda log: small.scorer, **given)
+    found = trainer._objective(0).moments
+    gained = small.ratio().clamp(max=1.5) * torch.from_numpy(generous.reward.copy())
+    assert found is not None
+    assert found.events == len(gained)
+    assert found.mean == pytest.approx(float(gained.mean()), rel=1e-9)
+    assert found.spread == pytest.approx(float(gained.std()), rel=1e-9)
+    assert found.spread < 0.9 * float(gained.square().mean().sqrt())
 
 
 @pytest.mark.parametrize("method", ["uips", "bips", "dr", "poem", "adaptive"])

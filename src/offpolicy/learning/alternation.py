@@ -8,7 +8,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.learning.config import LearnerConfig
-from offpolicy.learning.rows import RowInputs, batches_of, row_count
+from offpolicy.learning.rows import RowInputs, batches_of, row_count, rows_with_events
 from offpolicy.log import LoggedData
 from offpolicy.models import Batch, ContextBatches, Full, InBatch, Scorer, ascend, logging_two_tower
 from offpolicy.policies import ScorerPolicy
@@ -49,7 +49,7 @@ class Alternation:
         self.scorer = logging_two_tower(policy, self._log, seed=config.seed, **options)
         own = [p for p in self.scorer.parameters() if p.requires_grad]
         self.optimiser: torch.optim.Optimizer = torch.optim.Adam(own, lr=config.learning_rate, fused=True)
-        self._batches = batches_of(self._log, config)
+        self._batches = batches_of(self._log, config, rows_with_events(self._log))
         self.change_uncertainty: Callable[[Tensor, int], Tensor] | None = None
         """What becomes of the training rows' U, fresh in every epoch (for controls that take away what U knows)."""
 

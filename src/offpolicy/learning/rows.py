@@ -123,6 +123,11 @@ def row_count(log: LoggedData, dtype: torch.dtype) -> Tensor | None:
     return None if log.row_weight is None else tensor(log.row_weight).to(dtype)
 
 
+def rows_with_events(log: LoggedData) -> Integers | None:
+    """The rows that stand for any event; None where all do."""
+    return None if log.row_weight is None or log.row_weight.all() else np.flatnonzero(log.row_weight)
+
+
 def merged_rows(log: LoggedData, inputs: RowInputs, rows: Integers) -> tuple[Integers, Tensor] | None:
     """One row of each set of equal ones, and how many events each row of the log stands for; None where few are equal.
 

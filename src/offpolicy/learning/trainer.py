@@ -30,7 +30,7 @@ from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.monitors import Monitor
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
-from offpolicy.learning.rows import batches_of, merged_rows
+from offpolicy.learning.rows import batches_of, merged_rows, rows_with_events
 from offpolicy.log import LoggedData
 from offpolicy.models import Batch, Batches, Scorer, gradient_step
 from offpolicy.policies import ScorerPolicy
@@ -91,7 +91,7 @@ class Trainer:
     @cached_property
     def all_batches(self) -> Batches:
         """Batches of every row, for an epoch in which β̂ learns beside the policy."""
-        return batches_of(self.log, self.config)
+        return batches_of(self.log, self.config, rows_with_events(self.log))
 
     def run(self) -> None:
         """Train until the epochs or the patience run out; the scorer ends with the best weights."""
