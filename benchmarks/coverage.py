@@ -25,7 +25,6 @@ from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.models.scorers import LinearScorer
 from offpolicy.propensity import fit_logging_policy
 from offpolicy.rewards.pooled import PooledRewardModel
 from offpolicy.uncertainty import row_uncertainty
@@ -65,7 +64,7 @@ def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     hidden = log.without_propensities()
     beta = fit_logging_policy(hidden, "auto", seed=seed)
     scorer = beta.whole.scorer
-    model = PooledRewardModel.fit(hidden, scorer.design if isinstance(scorer, LinearScorer) else None)
+    model = PooledRewardModel.fit(hidden, None if scorer is None else scorer.design)
     asked = [ESTIMATORS[name] for name in PLAIN]
     rows = PolicyRows.of(
         hidden, world, beta, uncertainty=row_uncertainty(beta), reward_model=model, estimators=asked, support=True

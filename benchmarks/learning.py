@@ -26,8 +26,7 @@ from torch import Tensor
 import figures
 from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld
 from offpolicy.estimators import weight
-from offpolicy.learning.learn import prepare_training
-from offpolicy.learning.trainer import Trainer
+from offpolicy.learning import Trainer, prepare_training
 from offpolicy.log import LoggedData
 from offpolicy.policies import RecordedPolicy
 
@@ -135,7 +134,7 @@ def compare(log: LoggedData, epochs: int, as_json: bool) -> None:
             "rows_with_reward": round(rewarded, 3),
             "if_both_leave_out_rows_without_reward": round(rewarded * naive_epoch / typical["uips"], 1),
         },
-        note=f"row by row {epoch:.0f} s: {how}",
+        note=f"row by row {naive_epoch:.0f} s: {how}",
     ).show(as_json)
 
 

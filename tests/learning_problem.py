@@ -1,7 +1,7 @@
 """A small problem in float64, dense enough to differentiate by hand."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,8 @@ from torch import Tensor
 
 from offpolicy.estimators import ESTIMATORS, INPUTS
 from offpolicy.evaluation.inputs import weight_inputs
-from offpolicy.learning.config import settle
-from offpolicy.learning.methods import Method, find_method
-from offpolicy.learning.supply import Supply
-from offpolicy.learning.surrogate import Plan, Surrogate
+from offpolicy.learning import Objective, prepare_training
+from offpolicy.learning.rows import row_count
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models.epochs import Batch, ContextBatches
 from offpolicy.models.scorers import LinearScorer, linear_scorer
@@ -120,27 +118,25 @@ class Small:
         inputs = weight_inputs(INPUTS, self.log, Here(), self.logging, uncertainty=self.uncertainty, top_p=top_p)
         return row.terms(inputs, **{name: hyper[name] for name in row.hyper})
 
-    def plan(self, method: str, **changes: Any) -> Plan:
-        row = find_method(method)
-        config, hyper = settle(row, None, changes)
-        return Plan.of(row, hyper, config, float(self.reward.mean()))
+    def objective(self, method: str, **changes: Any) -> Objective:
+        """The objective of all rows, before equal ones are merged."""
+        given: dict[str, Any] = {"logging_policy": self.logging, "uncertainty": self.uncertainty}
+        given |= {"reward_model": self.rewards, "scorer": lambda log: linear_scorer(log).double()}
+        in_batch = changes.pop("in_batch", False)
+        found = prepare_training(self.log, method, **given, **changes).objective
+        found.spec = replace(found.spec, in_batch=in_batch)
+        found.count, found.events_a_batch = row_count(self.log, torch.float64), self.log.n_events
+        return found
 
-    def surrogate(self, method: str, **changes: Any) -> Surrogate:
-        row: Method = find_method(method)
-        config, hyper = settle(row, None, changes)
-        supply = Supply(self.log, row, config, hyper, self.logging, self.uncertainty, self.rewards)
-        plan = Plan.of(row, hyper, config, float(self.reward.mean()))
-        return Surrogate(plan, supply.inputs(torch.float64), float(self.log.n_rows), supply.values())
-
-    def batch(self, surrogate: Surrogate) -> Batch:
+    def batch(self, objective: Objective) -> Batch:
         """All rows that count, as the trainer would deal them out."""
-        kept = surrogate.plan.counted(surrogate.rows).numpy().nonzero()[0]
+        kept = objective.counted().numpy().nonzero()[0]
         return next(ContextBatches(self.log, CONTEXTS, kept).epoch())
 
-    def gradient(self, surrogate: Surrogate) -> Tensor:
-        """Of the surrogate, by autograd."""
+    def gradient(self, objective: Objective) -> Tensor:
+        """Of the objective, by autograd."""
         self.scorer.zero_grad()
-        surrogate.of(self.scorer, self.batch(surrogate)).backward()  # type: ignore[no-untyped-call]
+        objective.of(self.scorer, self.batch(objective)).backward()  # type: ignore[no-untyped-call]
         parts = [self.scorer.weights.grad, self.scorer.bias.grad]
         return torch.cat([part.flatten() for part in parts if part is not None])
 

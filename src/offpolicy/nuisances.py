@@ -21,7 +21,7 @@ from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy, packed, unpacked
-from offpolicy.rewards import PooledRewardModel, RewardFitConfig, RewardModel, fit_reward_model
+from offpolicy.rewards import CrossFittedRewards, PooledRewardModel, RewardFitConfig, RewardModel, fit_reward_model
 from offpolicy.uncertainty import Form, Normalisation, calibrate_gamma, row_uncertainty, uncertainty_of
 
 FOLDER = "nuisances"
@@ -47,8 +47,9 @@ class Nuisances:
         """
         self.log = log if logging_policy is None else log.with_actions(logging_policy.actions)
         self.model, self.seed = model, seed
-        self._logging, self._reward_model = logging_policy, reward_model
-        self._given_uncertainty = uncertainty
+        self._logging, self._given_rewards, self._given_uncertainty = logging_policy, reward_model, uncertainty
+        self._pooled: PooledRewardModel | None = None
+        self._cross_fitted: dict[Any, CrossFittedRewards] = {}
         self._uncertainty: dict[tuple[Form, Normalisation], Tensor] = {}
 
     @property
@@ -83,6 +84,15 @@ class Nuisances:
                 )
         return self._uncertainty[key]
 
+    def uncertainty_of(
+        self, log: LoggedData, form: Form = "per_action", normalisation: Normalisation = "raw"
+    ) -> Tensor | None:
+        """U of the rows of another log under a fitted β̂; None where U was given row by row or β̂ was not fitted."""
+        beta = self.logging_policy
+        if self._given_uncertainty is not None or not isinstance(beta, LoggingPolicy):
+            return None
+        return uncertainty_of(beta.whole, beta.log, log, form, normalisation=normalisation)
+
     @property
     def known_uncertainty(self) -> Tensor | None:
         """U of every row; None where β̂ is a policy whose uncertainty nobody can tell."""
@@ -101,16 +111,21 @@ class Nuisances:
     @property
     def reward_model(self) -> RewardModel:
         """q̂ for evaluation: the one given, or the pooled linear model."""
-        if self._reward_model is None:
+        if self._given_rewards is not None:
+            return self._given_rewards
+        if self._pooled is None:
             design = self.logging_policy.whole.design if isinstance(self.logging_policy, LoggingPolicy) else None
-            self._reward_model = PooledRewardModel.fit(self.log, design)
-        return self._reward_model
+            self._pooled = PooledRewardModel.fit(self.log, design)
+        return self._pooled
 
     def cross_fitted_rewards(self, scorer: Any, config: RewardFitConfig | None = None) -> RewardModel:
         """q̂ for learning: the one given, or cross-fitted with the policy's architecture."""
-        if self._reward_model is None:
-            self._reward_model = fit_reward_model(self.log, scorer, config=config or RewardFitConfig(seed=self.seed))
-        return self._reward_model
+        if self._given_rewards is not None:
+            return self._given_rewards
+        if scorer not in self._cross_fitted:
+            fitted = fit_reward_model(self.log, scorer, config=config or RewardFitConfig(seed=self.seed))
+            self._cross_fitted[scorer] = fitted
+        return self._cross_fitted[scorer]
 
     def save(self, folder: str | Path) -> Path | None:
         """Keep what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
@@ -122,8 +137,8 @@ class Nuisances:
         facts, tensors = found
         facts = {"format": FORMAT, "fingerprint": self.log.fingerprint, "seed": self.seed, "propensity": facts}
         tensors |= {f"uncertainty/{form}/{kind}": values for (form, kind), values in self._uncertainty.items()}
-        if isinstance(self._reward_model, PooledRewardModel):
-            facts["rewards"], own = self._reward_model.packed()
+        if self._pooled is not None:
+            facts["rewards"], own = self._pooled.packed()
             tensors |= {f"rewards/{name}": values for name, values in own.items()}
         path = _path(folder, self.log, self.model, self.seed)
         content = {name: values.detach().contiguous().clone() for name, values in tensors.items()}
@@ -159,7 +174,7 @@ class Nuisances:
         if "rewards" in facts:
             own = {n.removeprefix("rewards/"): v for n, v in tensors.items() if n.startswith("rewards/")}
             design = DesignMatrix.from_json(facts["rewards"]["design"])
-            found._reward_model = PooledRewardModel.unpacked(facts["rewards"], own, design)
+            found._pooled = PooledRewardModel.unpacked(facts["rewards"], own, design)
         return found
 
 

@@ -14,6 +14,7 @@ from offpolicy.artifacts.folder import FILES
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.learning import LearnerConfig, learn_policy
 from offpolicy.log import LoggedData, Vocabulary
+from offpolicy.models.scorer import Scorer
 from offpolicy.models.scorers import linear_scorer, logging_two_tower, two_tower_scorer
 from offpolicy.policies import Policy, RowPolicy, ScorerPolicy, UniformPolicy
 from policy_worlds import a_linear, a_log, a_two_tower, jolted
@@ -178,12 +179,12 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-class Foreign(nn.Module):
-    n_actions = 23
+class Foreign(nn.Module, Scorer):
+    n_actions, dim = 23, 1
+    columns = ()
 
     def states(self, contexts: Any) -> Any: ...
     def actions(self) -> Any: ...
-    def items(self) -> Any: ...
     def specification(self) -> dict[str, Any]:
         return {"kind": "mine"}
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any, NamedTuple
@@ -125,6 +126,32 @@ def test_another_training_is_not_resumed(tmp_path: Path) -> None:
         learn_policy(log, "ce", epochs=2, directory=tmp_path, learning_rate=0.5)
     with pytest.raises(OffPolicyError, match="data differ"):
         learn_policy(training.WORLD.log(2, 60, 3), "ce", epochs=2, directory=tmp_path)
+
+
+def test_a_training_is_not_taken_back_to_fewer_epochs(tmp_path: Path) -> None:
+    longer = training.train(tmp_path, "poem", epochs=6)
+    kept = (tmp_path / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(OffPolicyError, match=f"{tmp_path} holds this training after 6 epochs, but 3 are asked for"):
+        training.train(tmp_path, "poem", epochs=3)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == kept
+    assert training.digest(training.train(tmp_path, "poem", epochs=6)) == training.digest(longer)
+
+
+@pytest.mark.parametrize("metric", [None, "value"])
+def test_a_changed_reward_anywhere_in_the_log_is_another_training(tmp_path: Path, metric: str | None) -> None:
+    log = training.WORLD.log(1, 60, 3)
+    (train, _), (held, _) = log.divide((0.9, 0.1), seed=0)
+    learn_policy(log, "ce", epochs=1, directory=tmp_path, metric=metric)
+    for row in (train[0], held[0]):
+        reward = log.reward.copy()
+        reward[row] = 1 - reward[row]
+        with pytest.raises(OffPolicyError, match="holds another training: data differ"):
+            learn_policy(replace(log, reward=reward), "ce", epochs=2, directory=tmp_path, metric=metric)
+    with pytest.raises(OffPolicyError, match="nuisances differ"):
+        learn_policy(log, "ce", epochs=2, directory=tmp_path, metric=metric, logging_policy="popularity")
+    with pytest.raises(OffPolicyError, match="validation differ" if metric is None else "metric"):
+        learn_policy(log, "ce", epochs=2, directory=tmp_path, validation=training.WORLD.log(2, 20, 3))
+    assert len(learn_policy(log, "ce", epochs=2, directory=tmp_path, metric=metric).history) == 2
 
 
 def test_a_checkpoint_holds_everything(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Each surrogate's gradient is the finite difference of the estimator it states, with φ frozen."""
+"""Each objective's gradient is the finite difference of the estimator it states, with φ frozen."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from learning_problem import ACTIONS, Small
 from offpolicy.estimators import ESTIMATORS
-from offpolicy.learning import METHODS
+from offpolicy.learning import METHODS, prepare_training
 from offpolicy.learning.methods import find_method
 from offpolicy.learning.objectives import Moments
 from offpolicy.learning.rows import merged_rows
@@ -37,7 +37,7 @@ def stated(small: Small, method: str, hyper: dict[str, Any], shift: float = 0.0,
     q = small.rewards.rewards(small.log.contexts)
     if row.uses_reward_model:
         gain = small.reward - q[small.context, small.action]
-    kind = row.climbs.name
+    kind = row.formula.name
 
     def value() -> Any:
         log_probs = small.log_probs()
@@ -65,33 +65,33 @@ def _defaults(selection: str | None) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_stated_estimator(method: str, seed: int) -> None:
     small = Small.draw(seed)
-    surrogate = small.surrogate(method, **SMALLER.get(method, {}))
-    hyper = dict(surrogate.plan.hyper)
-    close(small.gradient(surrogate), small.finite_difference(stated(small, method, hyper)))
+    objective = small.objective(method, **SMALLER.get(method, {}))
+    hyper = dict(objective.spec.values)
+    close(small.gradient(objective), small.finite_difference(stated(small, method, hyper)))
 
 
 @pytest.mark.parametrize("method", ["bips", "bips_cap", "shrinkage", "uips", "minvar", "dr", "uips_dr", "snips"])
 def test_a_reward_baseline(method: str) -> None:
     small = Small.draw(2)
-    surrogate = small.surrogate(method, reward_baseline="mean")
-    assert surrogate.plan.shift == pytest.approx(float(small.reward.mean()))
-    theirs = small.finite_difference(stated(small, method, dict(surrogate.plan.hyper), surrogate.plan.shift))
-    close(small.gradient(surrogate), theirs)
+    objective = small.objective(method, reward_baseline="mean")
+    assert objective.spec.reward_baseline == pytest.approx(float(small.reward.mean()))
+    theirs = small.finite_difference(stated(small, method, dict(objective.spec.values), objective.spec.reward_baseline))
+    close(small.gradient(objective), theirs)
 
 
 @pytest.mark.parametrize("method", ["bips", "ips_gt", "bips_cap", "shrinkage", "uips", "dr", "dm"])
 @pytest.mark.parametrize("top_k", [2, 5])
 def test_the_top_k_correction(method: str, top_k: int) -> None:
     small = Small.draw(3)
-    surrogate = small.surrogate(method, top_k=top_k, reward_baseline=0.2)
-    theirs = stated(small, method, dict(surrogate.plan.hyper), 0.2, top_k)
-    close(small.gradient(surrogate), small.finite_difference(theirs))
+    objective = small.objective(method, top_k=top_k, reward_baseline=0.2)
+    theirs = stated(small, method, dict(objective.spec.values), 0.2, top_k)
+    close(small.gradient(objective), small.finite_difference(theirs))
 
 
 @pytest.mark.parametrize("method", EVERY)
 def test_top_1_is_the_identity(method: str) -> None:
     small = Small.draw(4)
-    plain, corrected = (small.surrogate(method, **more) for more in ({}, {"top_k": 1}))
+    plain, corrected = (small.objective(method, **more) for more in ({}, {"top_k": 1}))
     for each in (plain, corrected):
         each.moments = Moments(0.1, 0.2, 14)
     assert torch.equal(small.gradient(plain), small.gradient(corrected))
@@ -100,23 +100,23 @@ def test_top_1_is_the_identity(method: str) -> None:
 def test_likelihood() -> None:
     small = Small.draw(5)
     close(
-        small.gradient(small.surrogate("ce", reward_baseline=0.1)),
+        small.gradient(small.objective("ce", reward_baseline=0.1)),
         small.finite_difference(lambda: ((small.reward - 0.1) * small.log_prob()).mean()),
     )
 
 
 def test_banditnet_without_translation_is_bips() -> None:
     small = Small.draw(6)
-    banditnet, bips = small.surrogate("banditnet", translation=0.0), small.surrogate("bips")
+    banditnet, bips = small.objective("banditnet", translation=0.0), small.objective("bips")
     assert torch.equal(small.gradient(banditnet), small.gradient(bips))
-    assert banditnet.plan.leaves_out
+    assert banditnet.spec.skips_zero_reward
 
 
 @pytest.mark.parametrize("method", ["bips_cap", "shrinkage", "uips", "uips_tight", "snips", "uips_official"])
 def test_the_exact_gradient(method: str) -> None:
     small = Small.draw(7)
-    surrogate = small.surrogate(method, gradient="exact", **SMALLER.get(method, {}))
-    hyper = dict(surrogate.plan.hyper)
+    objective = small.objective(method, gradient="exact", **SMALLER.get(method, {}))
+    hyper = dict(objective.spec.values)
     estimator = find_method(method).estimator
     assert estimator is not None
 
@@ -124,7 +124,7 @@ def test_the_exact_gradient(method: str) -> None:
         weight, normaliser = small.weights(estimator.name, hyper)
         return (weight * small.reward).sum() / normaliser.sum()
 
-    close(small.gradient(surrogate), small.finite_difference(value))
+    close(small.gradient(objective), small.finite_difference(value))
 
 
 def moments(small: Small, cap: float) -> Moments:
@@ -134,23 +134,23 @@ def moments(small: Small, cap: float) -> Moments:
 
 def test_poem_touches_the_penalised_value_at_the_start_of_an_epoch() -> None:
     small = Small.draw(8)
-    surrogate = small.surrogate("poem", cap=1.5, penalty=0.7)
-    surrogate.moments = moments(small, 1.5)
+    objective = small.objective("poem", cap=1.5, penalty=0.7)
+    objective.moments = moments(small, 1.5)
 
     def penalised() -> Any:
         gained = small.ratio().clamp(max=1.5) * small.reward
         return gained.mean() - 0.7 * (gained.var() / len(gained)).sqrt()
 
-    close(small.gradient(surrogate), small.finite_difference(penalised))
+    close(small.gradient(objective), small.finite_difference(penalised))
 
 
-def test_poem_later_in_an_epoch_climbs_the_minorant() -> None:
+def test_poem_later_in_an_epoch_ascends_the_minorant() -> None:
     small = Small.draw(9)
-    surrogate = small.surrogate("poem", cap=1.5, penalty=0.7)
-    start = surrogate.moments = moments(small, 1.5)
+    objective = small.objective("poem", cap=1.5, penalty=0.7)
+    start = objective.moments = moments(small, 1.5)
     with torch.no_grad():
         small.scorer.weights.add_(0.2 * torch.randn(ACTIONS, 3, generator=torch.Generator().manual_seed(0)))
-    n, u0, s0 = start.rows, -start.mean, start.spread
+    n, u0, s0 = start.events, -start.mean, start.spread
     first = 1 / n - 0.7 * u0 / (n**0.5 * (n - 1) * s0)
     second = 0.7 / (2 * n**0.5 * (n - 1) * s0)
 
@@ -159,24 +159,24 @@ def test_poem_later_in_an_epoch_climbs_the_minorant() -> None:
         total: Tensor = (loss * first + loss**2 * second).sum()
         return -total
 
-    close(small.gradient(surrogate), small.finite_difference(minorant))
+    close(small.gradient(objective), small.finite_difference(minorant))
 
 
 def test_the_reconstruction_of_adaptive() -> None:
     small = Small.draw(10)
-    surrogate = small.surrogate("adaptive", cap=1.2, negatives=0.4)
+    objective = small.objective("adaptive", cap=1.2, negatives=0.4)
     weight = small.ratio().clamp(max=1.2)
 
     def value() -> Any:
         log_prob = small.log_prob()
         return (weight * (small.reward * log_prob + 0.4 * (1 - small.reward) * (1 - log_prob.exp()).log())).mean()
 
-    close(small.gradient(surrogate), small.finite_difference(value))
+    close(small.gradient(objective), small.finite_difference(value))
 
 
 def test_a_cap_on_any_weight() -> None:
     small = Small.draw(11)
-    capped = small.surrogate("ips_gt", weight_cap=0.8)
+    capped = small.objective("ips_gt", weight_cap=0.8)
     recorded = torch.from_numpy(small.log.logging_prob.copy()) if small.log.logging_prob is not None else None
     assert recorded is not None
     phi = ((small.log_prob().exp() / recorded).clamp(max=0.8) / small.log_prob().exp()).clone()
@@ -186,29 +186,60 @@ def test_a_cap_on_any_weight() -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["snips", "snips_frozen"])
+def test_a_cap_on_a_self_normalised_weight_caps_what_it_is_divided_by(method: str) -> None:
+    small = Small.draw(15)
+    ratio = small.ratio()
+    capped = ratio.clamp(max=0.6)
+    assert bool((ratio > 0.6).any())
+    assert bool((ratio < 0.6).any())
+
+    def value() -> Any:
+        weight = capped / ratio * small.ratio()
+        total = weight.sum() if method == "snips" else capped.sum()
+        return (weight * small.reward).sum() / total
+
+    close(small.gradient(small.objective(method, weight_cap=0.6)), small.finite_difference(value))
+
+
+def test_the_moments_of_poem_are_those_of_the_whole_log_about_their_mean() -> None:
+    """Most rows earn about 1, so that a variance about 0 would be many times too large."""
+    small = Small.draw(16)
+    generous = replace(small.log, reward=1 - small.log.reward / 50)
+    given: dict[str, Any] = {"logging_policy": small.logging, "batch_contexts": 1, "cap": 1.5}
+    trainer = prepare_training(generous, "poem", scorer=lambda log: small.scorer, **given)
+    found = trainer._objective(0).moments
+    gained = small.ratio().clamp(max=1.5) * torch.from_numpy(generous.reward.copy())
+    assert found is not None
+    assert found.events == len(gained)
+    assert found.mean == pytest.approx(float(gained.mean()), rel=1e-9)
+    assert found.spread == pytest.approx(float(gained.std()), rel=1e-9)
+    assert found.spread < 0.9 * float(gained.square().mean().sqrt())
+
+
 @pytest.mark.parametrize("method", ["uips", "bips", "dr", "poem", "adaptive"])
 def test_batches_average_to_the_whole(method: str) -> None:
     small = Small.draw(12)
-    surrogate = small.surrogate(method)
-    surrogate.moments = Moments(0.1, 0.2, 14)
-    whole = small.gradient(surrogate)
-    kept = surrogate.plan.counted(surrogate.rows).numpy().nonzero()[0]
+    objective = small.objective(method)
+    objective.moments = Moments(0.1, 0.2, 14)
+    whole = small.gradient(objective)
+    kept = objective.counted().numpy().nonzero()[0]
     batches = ContextBatches(small.log, 1, kept)
-    surrogate.rows_a_batch = small.log.n_rows / len(batches)
+    objective.events_a_batch = small.log.n_rows / len(batches)
     small.scorer.zero_grad()
     for batch in batches.epoch(torch.Generator().manual_seed(0)):
-        surrogate.of(small.scorer, batch).div(len(batches)).backward()  # type: ignore[no-untyped-call]
+        objective.of(small.scorer, batch).div(len(batches)).backward()  # type: ignore[no-untyped-call]
     parts = [p.grad.flatten() for p in (small.scorer.weights, small.scorer.bias) if p.grad is not None]
     torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-9, atol=1e-12)
 
 
 def test_in_batch_ratios() -> None:
     small = Small.draw(13)
-    surrogate = small.surrogate("bips", in_batch=True)
+    objective = small.objective("bips", in_batch=True)
     other = Small.draw(13).scorer
     with torch.no_grad():
         other.weights.mul_(0.3)
-    surrogate.live = other
+    objective.current_propensity_scorer = other
 
     def in_batch(weights: Tensor, bias: Tensor) -> Any:
         states = small.scorer.design.encode(small.log.contexts).double()[small.context]
@@ -221,35 +252,37 @@ def test_in_batch_ratios() -> None:
         log_prob = in_batch(small.scorer.weights.detach(), small.scorer.bias.detach())
         return ((log_prob - log_logging).exp() * small.reward).mean()
 
-    close(small.gradient(surrogate), small.finite_difference(value))
-    assert not surrogate.plan.leaves_out
+    close(small.gradient(objective), small.finite_difference(value))
+    assert not objective.spec.skips_zero_reward
 
 
 def test_a_log_without_overlap_moves_nothing() -> None:
     small = Small.draw(14)
-    surrogate = small.surrogate("snips")
-    surrogate.rows.fixed["log_logging"].fill_(2000.0)
-    assert not small.gradient(surrogate).any()
+    objective = small.objective("snips")
+    objective.rows.fixed["log_logging"].fill_(2000.0)
+    assert not small.gradient(objective).any()
 
 
-@pytest.mark.parametrize("method", ["ce", "bips", "uips", "snips", "minvar", "banditnet", "poem", "adaptive", "dr"])
+@pytest.mark.parametrize(
+    "method", ["ce", "bips", "uips", "snips", "minvar", "banditnet", "poem", "adaptive", "dr", "sndr"]
+)
 def test_equal_rows_may_stand_as_one(method: str) -> None:
     """Every row three times over: the gradient is that of one row in three with a count of three."""
     small = Small.draw(13)
     rows = np.repeat(np.arange(small.log.n_rows), 3)
     thrice = replace(small, log=small.log.take(rows), uncertainty=small.uncertainty[rows])
-    surrogate = thrice.surrogate(method)
-    surrogate.moments = Moments(0.1, 0.2, len(rows))
-    expected = thrice.gradient(surrogate)
-    counted = np.flatnonzero(surrogate.plan.counted(surrogate.rows).numpy())
-    merged = merged_rows(thrice.log, surrogate.rows, counted)
+    objective = thrice.objective(method)
+    objective.moments = Moments(0.1, 0.2, len(rows))
+    expected = thrice.gradient(objective)
+    counted = np.flatnonzero(objective.counted().numpy())
+    merged = merged_rows(thrice.log, objective.rows, counted)
     assert merged is not None
-    kept, surrogate.count = merged
+    kept, objective.count = merged
     assert len(kept) <= small.log.n_rows
-    assert int(surrogate.count.sum()) == len(counted)
+    assert int(objective.count.sum()) == len(counted)
     (batch,) = ContextBatches(thrice.log, thrice.log.n_contexts, kept).epoch()
     small.scorer.zero_grad()
-    surrogate.of(small.scorer, batch).backward()  # type: ignore[no-untyped-call]
+    objective.of(small.scorer, batch).backward()  # type: ignore[no-untyped-call]
     parts = [p.grad.flatten() for p in (small.scorer.weights, small.scorer.bias) if p.grad is not None]
     torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-9, atol=1e-12)
 
@@ -258,5 +291,5 @@ def test_rows_that_differ_in_anything_stay_apart() -> None:
     small = Small.draw(13)
     rows = np.repeat(np.arange(small.log.n_rows), 2)
     twice = replace(small, log=small.log.take(rows), uncertainty=torch.arange(len(rows), dtype=torch.float64))
-    surrogate = twice.surrogate("uips")
-    assert merged_rows(twice.log, surrogate.rows, np.arange(len(rows))) is None
+    objective = twice.objective("uips")
+    assert merged_rows(twice.log, objective.rows, np.arange(len(rows))) is None

@@ -17,12 +17,14 @@ from offpolicy.errors import MissingExtraError, OffPolicyError, ParameterError
 from offpolicy.estimators import ESTIMATORS, OFFICIAL
 from offpolicy.evaluation.inputs import weight_inputs
 from offpolicy.evaluation.ranking import ActionSets, RankingSums, rank_lists
-from offpolicy.learning import METHODS, LearnedPolicy, LearnerConfig, learn_policy
+from offpolicy.learning import METHODS, LearnedPolicy, LearnerConfig, learn_policy, prepare_training
 from offpolicy.learning.monitors import BOUND
-from offpolicy.learning.schedule import batches_of
+from offpolicy.learning.rows import batches_of
 from offpolicy.log import LoggedData
-from offpolicy.models.scorers import Scorer, TwoTowerScorer, linear_scorer
-from offpolicy.policies import Policy, RowPolicy, logged_log_prob
+from offpolicy.models.scorer import Scorer
+from offpolicy.models.scorers import TwoTowerScorer, linear_scorer
+from offpolicy.nuisances import Nuisances
+from offpolicy.policies import Policy, RowPolicy, ScorerPolicy, logged_log_prob
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
 from offpolicy.rewards.cross_fitted import RewardFitConfig, fit_reward_model
 from offpolicy.uncertainty import row_uncertainty
@@ -40,6 +42,7 @@ QUICK: dict[str, Any] = {
     "reward_model": REWARDS,
 }
 SMALLER: dict[str, dict[str, Any]] = {"poxm": {"top_p": 6}}
+TOWERS: dict[str, Any] = {"scorer": "two_tower", "scorer_options": {"dim": 8, "id_dim": 8}, "learning_rate": 0.02}
 
 
 def value(policy: Policy) -> float:
@@ -170,9 +173,64 @@ def _baselines(policy: Policy) -> Tensor:
 
 
 def test_the_lower_bound_is_below_by_clustered_errors() -> None:
-    both = [learn_policy(LOG, "bips_cap", **QUICK | {"epochs": 1}, metric=m) for m in ("value", "lower_bound")]
-    middle, low = both[0].history[0]["value"], both[1].history[0]["lower_bound"]
-    assert 0 < (middle - low) / BOUND < 0.1
+    """Five contexts in three clusters, the uniform policy: w = 1, 2 | 1, 2 | 1 and r = 1, 0 | 0, 1 | 1 by cluster.
+
+    V = 4/7; the clusters' influences are −5/49, 2/49 and 3/49, so the error is √(3/2 · 38)/49 = √57/49.
+    """
+    log = LoggedData.from_arrays(
+        np.arange(5.0)[:, None],
+        [0, 1, 0, 1, 0],
+        [1, 0, 0, 1, 1],
+        actions=2,
+        logging_prob=[0.5, 0.25, 0.5, 0.25, 0.5],
+        cluster=["a", "a", "b", "b", "c"],
+    )
+    score = {}
+    for metric in ("value", "lower_bound"):
+        trainer = prepare_training(log, "ips_gt", validation=log, metric=metric)
+        assert trainer.monitor is not None
+        score[metric] = trainer.monitor.score(ScorerPolicy(trainer.scorer, log.actions))
+    assert score["value"] == pytest.approx(4 / 7, rel=1e-6)
+    assert score["lower_bound"] == pytest.approx(4 / 7 - BOUND * math.sqrt(57) / 49, rel=1e-6)
+
+
+@pytest.mark.parametrize("unit_gradients", [False, True])
+def test_the_uncertainty_of_alternation_is_exact(unit_gradients: bool) -> None:
+    """U = √(gᵀM⁻¹g), M = κI + Σ g gᵀ over the rows, g = state · item; unit g and κ = d in the released code's form."""
+    config = LearnerConfig(schedule="alternate", unit_gradients=unit_gradients, **TOWERS)
+    trainer = prepare_training(LOG, "uips", config=config)
+    assert trainer.alternation is not None
+    trainer.alternation.begin(0)
+    scorer = trainer.alternation.scorer
+    g = (scorer.states(LOG.contexts)[LOG.context_index] * scorer.items()[LOG.action]).detach().double()
+    g = g / g.norm(dim=1, keepdim=True) if unit_gradients else g
+    matrix = (8.0 if unit_gradients else 1.0) * torch.eye(8, dtype=torch.float64) + g.T @ g
+    expected = (g @ torch.linalg.inv(matrix) * g).sum(1).sqrt()
+    torch.testing.assert_close(trainer.objective.rows.fixed["uncertainty"].double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_methods_may_share_their_nuisances() -> None:
+    shared = Nuisances(LOG, model="linear", reward_model=REWARDS, seed=3)
+    quick: dict[str, Any] = {"epochs": 2, "batch_contexts": 100}
+    found = {name: learn_policy(LOG, name, nuisances=shared, **quick) for name in ("uips", "uips_dr", "ce")}
+    beta = shared.logging_policy
+    for name, learned in found.items():
+        alone = learn_policy(LOG, name, logging_policy=beta, reward_model=REWARDS, **quick)
+        assert torch.equal(weights(learned), weights(alone))
+    assert torch.equal(shared.uncertainty(), row_uncertainty(fit_logging_policy(LOG, "linear", seed=3)))
+    judged = learn_policy(LOG, "ce", nuisances=shared, metric="value", **quick)
+    assert 0 < judged.history[0]["value"] < 1
+    with pytest.raises(ParameterError, match="not both"):
+        learn_policy(LOG, "uips", nuisances=shared, logging_policy=beta)
+    with pytest.raises(ParameterError, match="another log"):
+        learn_policy(WORLD.log(2, 20, 3), "uips", nuisances=shared)
+
+
+def test_a_method_that_needs_no_logging_policy_fits_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Nuisances(LOG)
+    monkeypatch.setattr(Nuisances, "logging_policy", property(lambda self: pytest.fail("β̂ was fitted")))
+    assert len(learn_policy(LOG, "ce", nuisances=shared, epochs=1).history) == 1
+    assert len(learn_policy(LOG, "dm", reward_model=REWARDS, epochs=1).history) == 1
 
 
 def test_likelihood_is_judged_by_snips_or_by_itself() -> None:
@@ -224,9 +282,6 @@ def test_a_policy_of_ones_own_architecture() -> None:
     assert value(learned) > value(WORLD.logging_policy)
     spread = learn_policy(LOG, "ce", epochs=1, learning_rate=1e-9, initial_spread=0.3)
     assert float(weights(spread)[:30].std()) == pytest.approx(0.3, abs=0.1)
-
-
-TOWERS: dict[str, Any] = {"scorer": "two_tower", "scorer_options": {"dim": 8, "id_dim": 8}, "learning_rate": 0.02}
 
 
 def test_alternation_refreshes_the_logging_policy() -> None:

@@ -1,4 +1,4 @@
-"""Batches deal every row out once, with its context and action; steps climb, and no further than they may."""
+"""Batches deal every row out once, with its context and action; steps ascend, and no further than they may."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 
 from offpolicy.log import LoggedData
 from offpolicy.models import epochs
-from offpolicy.models.epochs import Batches, ContextBatches, RowBatches, climb
+from offpolicy.models.epochs import Batches, ContextBatches, RowBatches, gradient_step
 from offpolicy.models.scorers import linear_scorer, two_tower_scorer
 
 RANDOM = np.random.default_rng(0)
@@ -52,11 +52,11 @@ def test_a_batch_knows_its_states() -> None:
 def test_a_step_is_scaled_down_to_the_largest_norm(limit: float, step: tuple[float, float]) -> None:
     x, y, idle = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
     optimiser = torch.optim.SGD([x, y, idle], lr=1.0)
-    assert climb(optimiser, (3 * x + 4 * y).sum(), limit) == pytest.approx(5.0)
+    assert gradient_step(optimiser, (3 * x + 4 * y).sum(), limit) == pytest.approx(5.0)
     assert (x.item(), y.item(), idle.item()) == pytest.approx((*step, 0.0))
 
 
 def test_a_step_to_nowhere_is_not_taken() -> None:
     x = torch.nn.Parameter(torch.ones(1))
-    assert not math.isfinite(climb(torch.optim.SGD([x], lr=1.0), (x * math.inf).sum()))
+    assert not math.isfinite(gradient_step(torch.optim.SGD([x], lr=1.0), (x * math.inf).sum()))
     assert x.item() == 1.0

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, BagColumn, CategoricalColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary
+from offpolicy.models.scorer import OnnxGraph, Scorer, build_scorer
 from offpolicy.models.scorers import (
     LinearScorer,
     LoggingTwoTower,
-    Scorer,
     TwoTowerScorer,
-    build_scorer,
     linear_scorer,
     logging_two_tower,
     two_tower_scorer,
@@ -266,9 +265,11 @@ def test_scorers_that_cannot_be_built_say_why() -> None:
 
 
 class Plugged(nn.Module):
-    """A module of a user's own."""
+    """A module of a user's own, which has the protocol without inheriting from it."""
 
-    n_actions = ACTIONS
+    n_actions, dim = ACTIONS, 1
+    columns = ()
+    is_linear, default_ridge, design = False, 0.0, None
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,6 +277,9 @@ class Plugged(nn.Module):
 
     def states(self, contexts: FeatureTable) -> Tensor:
         return torch.ones(contexts.n_rows, 1)
+
+    def states_at(self, contexts: FeatureTable, numbers: Tensor) -> Tensor:
+        return torch.ones(len(numbers), 1)
 
     def actions(self) -> tuple[Tensor, Tensor]:
         return self.table, torch.zeros(ACTIONS)
@@ -285,6 +289,9 @@ class Plugged(nn.Module):
 
     def specification(self) -> dict[str, str]:
         return {"kind": "plugged"}
+
+    def onnx_states(self, graph: OnnxGraph) -> str:
+        raise NotImplementedError
 
 
 def test_any_module_with_the_protocol_plugs_in() -> None:

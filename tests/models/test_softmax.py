@@ -156,7 +156,7 @@ def test_coefficients_of_the_whole_batch_take_a_second_pass_only_if_it_does_not_
     monkeypatch.setattr(softmax, "sweep", counted)
     expected = naive(given)
     objective = (expected.detach().exp() / expected.detach().exp().sum() * expected).sum()
-    value = weighted_log_likelihood(*given, self_normalised, together=True, max_bytes=1)  # tiles of 64 contexts
+    value = weighted_log_likelihood(*given, self_normalised, whole_batch=True, max_bytes=1)  # tiles of 64 contexts
     assert_same([value, *given.gradients(value)], [objective, *given.gradients(objective)])
     assert asked == [300]
     assert len(swept) == passes

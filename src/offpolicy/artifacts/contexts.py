@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.log import (
     BagColumn,
     CategoricalColumn,
@@ -27,20 +26,9 @@ from offpolicy.log import (
     ids,
     owned,
 )
-from offpolicy.models import FittedColumn, IdColumn, LinearScorer, LoggingTwoTower, Scorer, TwoTowerScorer
+from offpolicy.models import IdColumn, Scorer
 
 Mask = npt.NDArray[np.bool_]
-
-
-def fitted_columns(scorer: Any) -> tuple[FittedColumn, ...]:
-    """The fitted context columns of a scorer."""
-    if isinstance(scorer, LinearScorer):
-        return scorer.design.columns
-    if isinstance(scorer, TwoTowerScorer):
-        return scorer.user_tower.index.columns
-    if isinstance(scorer, LoggingTwoTower):
-        return fitted_columns(scorer.user)
-    raise ArtifactError(f"A scorer of type {type(scorer).__name__} does not tell which columns it reads.")
 
 
 class KnownIds:
@@ -109,7 +97,7 @@ class ContextEncoder:
 
     def __init__(self, scorer: Scorer) -> None:
         """Take the fitted columns of the scorer."""
-        self.columns = fitted_columns(scorer)
+        self.columns = scorer.columns
         self.known = {
             column.name: KnownIds(column.ids.vocabulary) for column in self.columns if isinstance(column, IdColumn)
         }

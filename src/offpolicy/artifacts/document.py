@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, NonNegativeInt, ValidationError, model_validator
 
 from offpolicy.artifacts.errors import ArtifactError
-from offpolicy.artifacts.recipes import ScorerRecipe, Strict
 from offpolicy.errors import ParameterError
 from offpolicy.log import Id
+from offpolicy.models import AnyScorerRecipe, Strict
 
 FORMAT = "offpolicy policy"
 VERSION = 1
@@ -62,7 +62,7 @@ class PolicyDocument(Strict):
 
     format: Literal["offpolicy policy"]
     version: Literal[1]
-    scorer: ScorerRecipe
+    scorer: AnyScorerRecipe
     actions: ActionsRecipe
     excluded: list[NonNegativeInt]
     """Codes of actions that the policy never chooses."""
@@ -73,13 +73,12 @@ class PolicyDocument(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "PolicyDocument":
-        read = [(column.name, column.kind) for column in self.scorer.context]
+        shape = self.scorer.shape()
+        read = [(column.name, column.kind) for column in shape.columns]
         if read != [(column.name, column.kind) for column in self.context]:
             raise ValueError("context must list the columns that the scorer reads")
-        if self.scorer.n_actions != len(self.actions.ids):
-            raise ValueError(
-                f"the scorer has {self.scorer.n_actions} actions, but there are {len(self.actions.ids)} ids"
-            )
+        if shape.n_actions != len(self.actions.ids):
+            raise ValueError(f"the scorer has {shape.n_actions} actions, but there are {len(self.actions.ids)} ids")
         if len(set(self.excluded)) >= len(self.actions.ids) or any(c >= len(self.actions.ids) for c in self.excluded):
             raise ValueError("excluded must be codes of some, not all, of the actions")
         if not self.reward_range[0] < self.reward_range[1]:

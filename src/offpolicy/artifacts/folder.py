@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 
 from offpolicy.artifacts.document import (
     FORMAT,
@@ -20,13 +19,12 @@ from offpolicy.artifacts.document import (
     plain,
 )
 from offpolicy.artifacts.errors import ArtifactError
-from offpolicy.artifacts.recipes import LinearRecipe, LoggingTwoTowerRecipe, ScorerRecipe, TwoTowerRecipe
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.artifacts.tensors import feature_recipes, packed, unpacked
 from offpolicy.atomic import remove_leftovers, whole_folder
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, LoggedData
-from offpolicy.models import Scorer
+from offpolicy.models import Scorer, ScorerShape, scorer_recipe
 from offpolicy.policies import ScorerPolicy
 
 WEIGHTS, DOCUMENT, CHECKSUMS = "policy.safetensors", "policy.json", "checksums.json"
@@ -159,7 +157,7 @@ def _parts(policy: Any) -> tuple[Scorer, list[int]]:
 
 def _document(scorer: Scorer, excluded: list[int], log: LoggedData, metadata: Mapping[str, Any]) -> bytes:
     specification = scorer.specification()
-    context = [{"name": column.name, "kind": column.kind} for column in _recipe(specification).context]
+    context = [{"name": column.name, "kind": column.kind} for column in _shape(specification).columns]
     _check_made_for(scorer, context, log)
     recipe: dict[str, Any] = {
         "format": FORMAT,
@@ -178,16 +176,13 @@ def _document(scorer: Scorer, excluded: list[int], log: LoggedData, metadata: Ma
         raise ParameterError(f"The policy cannot be written as JSON: {error}.") from None
 
 
-def _recipe(specification: dict[str, Any]) -> LinearRecipe | TwoTowerRecipe | LoggingTwoTowerRecipe:
+def _shape(specification: dict[str, Any]) -> ScorerShape:
     try:
-        return TypeAdapter[LinearRecipe | TwoTowerRecipe | LoggingTwoTowerRecipe](ScorerRecipe).validate_python(
-            specification
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
+        return scorer_recipe(specification).shape()
+    except ValueError as error:
         raise ParameterError(
-            f"A scorer of kind {specification.get('kind')!r} cannot be saved: {first['msg']}. Save one of "
-            "offpolicy.models.scorers."
+            f"A scorer of kind {specification.get('kind')!r} cannot be saved: {error}. Register its kind with "
+            "offpolicy.models.register_scorer, or save a scorer of this library."
         ) from None
 
 

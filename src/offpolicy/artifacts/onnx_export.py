@@ -7,29 +7,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
 
-from offpolicy.artifacts.contexts import fitted_columns
 from offpolicy.artifacts.errors import ArtifactError
-from offpolicy.artifacts.onnx_graph import (
-    NO_INTEGER,
-    ROWS,
-    Graph,
-    bag_mean,
-    column_input,
-    length_name,
-    one_hot,
-    onnx_module,
-    places,
-    standardised,
-    takes_text,
-)
+from offpolicy.artifacts.onnx_graph import NO_INTEGER, ROWS, Graph, length_name, onnx_module, takes_text
 from offpolicy.artifacts.onnx_parity import Parity, check_parity, runtime_module
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.atomic import whole_file
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import ParameterError
-from offpolicy.models import IdColumn, LinearScorer, LoggingTwoTower, Tower, TwoTowerScorer
+from offpolicy.models import IdColumn
 
 LARGEST = 2**31 - 2**24
 """Bytes that one ONNX file may hold, with some room for ids and nodes."""
@@ -49,10 +35,10 @@ def export_onnx(saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: 
     onnx_module()
     runtime_module()
     k = min(int(k), int((~torch.isneginf(saved.policy.bias)).sum()))
-    if saved.document.scorer.n_numbers * 4 > LARGEST:
+    n_numbers = saved.document.scorer.shape().n_numbers
+    if n_numbers * 4 > LARGEST:
         raise ArtifactError(
-            f"The policy has {saved.document.scorer.n_numbers} numbers, more than one ONNX file can hold (2 GB). "
-            "Learn a smaller one."
+            f"The policy has {n_numbers} numbers, more than one ONNX file can hold (2 GB). Learn a smaller one."
         )
     content = policy_model(saved, k).SerializeToString()
     with whole_file(path) as temporary:
@@ -63,10 +49,10 @@ def export_onnx(saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: 
 def policy_model(saved: SavedPolicy, k: int) -> Any:
     """The ONNX model of a policy."""
     graph = Graph()
-    states = _states(graph, saved.policy.scorer)
+    states = saved.policy.scorer.onnx_states(graph)
     weights, bias = saved.policy.weights, saved.policy.bias
-    product = graph.node("MatMul", states, _floats(graph, weights.T))
-    scores = graph.node("Add", product, _floats(graph, bias[None]))
+    product = graph.node("MatMul", states, graph.floats(weights.T))
+    scores = graph.node("Add", product, graph.floats(bias[None]))
     log_prob = graph.node("LogSoftmax", scores, axis=1)
     _, top = graph.node("TopK", scores, graph.constant(np.array([k])), axis=1, n_outputs=2)
     probability = graph.node("Exp", graph.node("GatherElements", log_prob, top, axis=1))
@@ -82,7 +68,7 @@ def policy_model(saved: SavedPolicy, k: int) -> Any:
 def _metadata(saved: SavedPolicy) -> dict[str, str]:
     missing = {
         column.name: ("" if takes_text(column.ids.vocabulary) else NO_INTEGER)
-        for column in fitted_columns(saved.policy.scorer)
+        for column in saved.policy.scorer.columns
         if isinstance(column, IdColumn)
     }
     return {
@@ -103,70 +89,3 @@ def _action_ids(graph: Graph, saved: SavedPolicy) -> tuple[str, str]:
         return graph.texts(ids.to_list()), "STRING"
     kind = {pl.Boolean: "BOOL", pl.UInt64: "UINT64"}.get(type(ids.dtype), "INT64")
     return graph.constant(ids.to_numpy()), kind
-
-
-def _floats(graph: Graph, values: Tensor) -> str:
-    return graph.constant(values.detach().float().numpy())
-
-
-def _states(graph: Graph, scorer: Any) -> str:
-    """h(x), (rows, width)."""
-    if isinstance(scorer, LinearScorer):
-        return _design(graph, scorer)
-    if isinstance(scorer, TwoTowerScorer):
-        return _tower(graph, scorer.user_tower.index.columns, scorer.user_tower.tower)
-    if isinstance(scorer, LoggingTwoTower):
-        return _states(graph, scorer.user)
-    raise ParameterError(f"A scorer of type {type(scorer).__name__} cannot be exported.")
-
-
-def _design(graph: Graph, scorer: LinearScorer) -> str:
-    parts: list[str] = []
-    for column in scorer.design.columns:
-        values = column_input(graph, column)
-        if not isinstance(column, IdColumn):
-            parts.append(standardised(graph, values, column))
-            continue
-        marked = one_hot(graph, places(graph, values, column), column.width)
-        parts.append(marked if column.kind == "categorical" else bag_mean(graph, marked, column))
-    joined = str(graph.node("Concat", *parts, axis=1))
-    if not scorer.design.quadratic:
-        return joined
-    width = sum(column.width for column in scorer.design.columns)
-    sides = [graph.constant(side.numpy()) for side in torch.tril_indices(width, width)]
-    left, right = (graph.node("Gather", joined, side, axis=1) for side in sides)
-    return str(graph.node("Concat", joined, graph.node("Mul", left, right), axis=1))
-
-
-def _tower(graph: Graph, columns: Any, tower: Tower) -> str:
-    embeddings, linears = iter(tower.embeddings), iter(tower.linears)
-    parts: list[str] = []
-    for column, block in zip(columns, tower.blocks, strict=True):
-        values = column_input(graph, column)
-        if isinstance(column, IdColumn):
-            part = graph.node("Gather", _floats(graph, next(embeddings)), places(graph, values, column))
-            if column.kind == "bag":
-                part = bag_mean(graph, part, column)
-        else:
-            part = standardised(graph, values, column)
-        if block.linear is not None:
-            part = graph.node("MatMul", part, _floats(graph, next(linears).T))
-        parts.append(part)
-    joined = str(graph.node("Concat", *parts, axis=1))
-    if tower.norm is None or tower.last is None:
-        return joined
-    matrix, shift = _folded(tower)
-    return str(graph.node("Add", graph.node("MatMul", joined, _floats(graph, matrix)), _floats(graph, shift[None])))
-
-
-def _folded(tower: Tower) -> tuple[Tensor, Tensor]:
-    """The batch-norm at use time and the linear layer behind it as one matrix (width, dim) and one shift (dim,)."""
-    norm, last = tower.norm, tower.last
-    assert norm is not None
-    assert last is not None
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
-    shift = norm.bias.double() - norm.running_mean.double() * scale
-    matrix = last.double() * scale  # (dim, width)
-    return matrix.T, last.double() @ shift

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from torch import Tensor
 
 from offpolicy.errors import MissingExtraError, ParameterError
 from offpolicy.log import Id, Vocabulary
@@ -67,6 +68,10 @@ class Graph:
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
+    def floats(self, values: Tensor) -> str:
+        """A fixed tensor, in single precision."""
+        return self.constant(values.detach().float().numpy())
+
     def texts(self, values: Sequence[str]) -> str:
         """A fixed list of texts."""
         name = self._fresh("texts")
@@ -79,6 +84,21 @@ class Graph:
         names = [f"{self._fresh(op)}.{i}" for i in range(n_outputs)]
         self.nodes.append(self.onnx.helper.make_node(op, list(inputs), names, domain=domain, **attributes))
         return names[0] if n_outputs == 1 else names
+
+    def encoded(self, column: FittedColumn) -> str:
+        """A column as a design matrix holds it, (rows, column.width)."""
+        values = column_input(self, column)
+        if isinstance(column, NumberColumn):
+            return standardised(self, values, column)
+        marked = one_hot(self, places(self, values, column), column.width)
+        return marked if column.kind == "categorical" else bag_mean(self, marked, column)
+
+    def embedded(self, column: FittedColumn, table: Tensor) -> str:
+        """The row of the table of each id, (rows, dim); of a bag their mean."""
+        if not isinstance(column, IdColumn):
+            raise ParameterError(f"Column {column.name!r} holds numbers, which have no embedding. Use encoded.")
+        found = self.node("Gather", self.floats(table), places(self, column_input(self, column), column))
+        return bag_mean(self, found, column) if column.kind == "bag" else str(found)
 
     def model(self, metadata: dict[str, str]) -> Any:
         """The finished model."""

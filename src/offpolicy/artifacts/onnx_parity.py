@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from offpolicy.artifacts.contexts import fitted_columns
 from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.onnx_graph import length_name, missing_key, takes_text
 from offpolicy.artifacts.ranking import best
@@ -118,7 +117,7 @@ def _ids_agree(saved: SavedPolicy, top: npt.NDArray[np.int64], ids: npt.NDArray[
 def model_inputs(saved: SavedPolicy, table: FeatureTable) -> dict[str, npt.NDArray[Any]]:
     """The columns of a table as the inputs of the exported policy."""
     inputs: dict[str, npt.NDArray[Any]] = {}
-    for fitted in fitted_columns(saved.policy.scorer):
+    for fitted in saved.policy.scorer.columns:
         column = table[fitted.name]
         if isinstance(column, NumericColumn | EmbeddingColumn):
             inputs[fitted.name] = np.array(column.values)

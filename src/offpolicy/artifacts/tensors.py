@@ -1,6 +1,5 @@
 """The tensors of a saved policy: the scorer's weights and the actions' features, in one safetensors file."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 
 from offpolicy.artifacts.document import ActionsRecipe, FeatureRecipe, PolicyDocument
 from offpolicy.artifacts.errors import ArtifactError
-from offpolicy.artifacts.recipes import ItemsRecipe
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.log import (
     ActionTable,
@@ -84,7 +82,7 @@ def unpacked(content: bytes, document: PolicyDocument, file: Path) -> tuple[Scor
 
 
 def _scorer(weights: dict[str, Tensor], document: PolicyDocument, file: Path) -> Scorer:
-    found, expected = sum(values.numel() for values in weights.values()), document.scorer.n_numbers
+    found, expected = sum(values.numel() for values in weights.values()), document.scorer.shape().n_numbers
     if found != expected:  # before anything of the described size is built
         raise _refused(file, f"its weights are {found} numbers where policy.json describes {expected}")
     try:
@@ -98,8 +96,10 @@ def _scorer(weights: dict[str, Tensor], document: PolicyDocument, file: Path) ->
         have, want = _described(weights.get(name)), _described(described.get(name))
         if have != want:
             raise _refused(file, f"the tensor {SCORER + name!r} is {have} where policy.json describes {want}")
-    for prefix, items in document.scorer.item_sides.items():
-        _check_items(prefix, items, weights, file)
+    try:
+        document.scorer.check_tensors(weights)
+    except ValueError as error:
+        raise _refused(file, str(error)) from None
     negative = next((n for n, v in weights.items() if n.endswith("running_var") and bool((v < 0).any())), None)
     if negative is not None:
         raise _refused(file, f"{negative!r} holds a negative variance")
@@ -109,21 +109,6 @@ def _scorer(weights: dict[str, Tensor], document: PolicyDocument, file: Path) ->
 
 def _described(values: Tensor | None) -> str:
     return "missing" if values is None else f"{str(values.dtype).removeprefix('torch.')} {tuple(values.shape)}"
-
-
-def _check_items(prefix: str, items: ItemsRecipe, weights: Mapping[str, Tensor], file: Path) -> None:
-    """Refuse codes that point outside their embedding table and offsets that do not rise."""
-    for i, block in enumerate(items.tower.blocks[1:]):
-        if block.kind == "numbers":
-            continue
-        codes = weights[f"{prefix}{'codes' if block.kind == 'bag' else 'values'}_{i}"]
-        if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < block.size:
-            raise _refused(file, f"the feature {i} of the actions has codes outside its table")
-        if block.kind == "bag":
-            offsets = weights[f"{prefix}offsets_{i}"]
-            rising = int(offsets[0]) == 0 and int(offsets[-1]) == len(codes) and bool((offsets.diff() >= 0).all())
-            if not rising:
-                raise _refused(file, f"the bags of feature {i} of the actions overlap")
 
 
 def _actions(arrays: dict[str, Tensor], recipe: ActionsRecipe, file: Path) -> ActionTable:

@@ -182,4 +182,4 @@ def log_count_prob(log: LoggedData) -> Tensor:
     pair = log.context_index.astype(np.int64) * log.n_actions + log.action
     _, place = np.unique(pair, return_inverse=True)
     share = np.bincount(place, log.row_weight)[place] / log.context_weight[log.context_index]
-    return torch.from_numpy(np.log(share))
+    return torch.from_numpy(share).log()

@@ -1,34 +1,41 @@
-"""Learn policies: every method as a row (weight, objective), one training loop, checkpoints that survive anything."""
+"""Learn policies in five steps: config → nuisances → objective → head → trainer.
 
-from offpolicy.learning.checkpoints import fingerprint
-from offpolicy.learning.config import LearnerConfig, settle
-from offpolicy.learning.learn import LearnedPolicy, learn_policy, make_scorer, prepare_training
-from offpolicy.learning.methods import METHODS, Method, find_method
-from offpolicy.learning.monitors import BOUND, check_rows, held_out_metric, monitor_of
-from offpolicy.learning.objectives import OBJECTIVES, Objective, objective
-from offpolicy.learning.rows import RowInputs
-from offpolicy.learning.schedule import Schedule
+`LearnerConfig` and a `MethodSpec` say how and what to learn; `Nuisances` of the log supply β̂, U and q̂; the `Objective`
+turns weights into coefficients of log π; the head (`Full` or `InBatch` of `offpolicy.models`) gives log π and its
+gradient; the `Trainer` steps, watches a metric and leaves checkpoints.
+"""
+
+from offpolicy.learning.alternation import Alternation
+from offpolicy.learning.config import LearnerConfig, resolve_config
+from offpolicy.learning.learn import LearnedPolicy, learn_policy
+from offpolicy.learning.methods import METHODS, MethodSpec, find_method
+from offpolicy.learning.monitors import BOUND, held_out_metric, monitor_of
+from offpolicy.learning.objective import Objective
+from offpolicy.learning.objectives import OBJECTIVES, ObjectiveSpec, RowTerms, register_objective
+from offpolicy.learning.prepare import make_scorer, prepare_training
+from offpolicy.learning.rows import RowInputs, check_rows
 from offpolicy.learning.trainer import Trainer
 
 __all__ = [
     "BOUND",
     "METHODS",
     "OBJECTIVES",
+    "Alternation",
     "LearnedPolicy",
     "LearnerConfig",
-    "Method",
+    "MethodSpec",
     "Objective",
+    "ObjectiveSpec",
     "RowInputs",
-    "Schedule",
+    "RowTerms",
     "Trainer",
     "check_rows",
     "find_method",
-    "fingerprint",
     "held_out_metric",
     "learn_policy",
     "make_scorer",
     "monitor_of",
-    "objective",
     "prepare_training",
-    "settle",
+    "register_objective",
+    "resolve_config",
 ]

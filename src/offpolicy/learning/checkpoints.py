@@ -1,21 +1,21 @@
-"""Checkpoints: one file written whole or not at all, safetensors with its JSON inside, so that nothing can disagree."""
+"""What a training leaves behind: a checkpoint, one JSON object an epoch, and TensorBoard events where asked.
 
-import hashlib
+A checkpoint is one file written atomically, safetensors with its JSON inside, so that nothing can disagree.
+"""
+
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from offpolicy.atomic import write_whole
-from offpolicy.errors import OffPolicyError
-from offpolicy.log import LoggedData
+from offpolicy.errors import MissingExtraError, OffPolicyError
 
 FORMAT = 1
 CHECKPOINT = "checkpoint.safetensors"
@@ -82,10 +82,36 @@ def restore_optimiser(
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
-def fingerprint(log: LoggedData, *given: Tensor | None) -> str:
-    """A digest of the rows that are learned from, so that a training is never resumed on other data."""
-    digest = hashlib.sha256()
-    arrays = [log.context_index, log.action, log.reward, *(None if t is None else t.numpy() for t in given)]
-    for array in arrays:
-        digest.update(b"absent" if array is None else np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+Epoch = dict[str, Any]
+"""epoch, value, mean_weight, ... and the metric of one epoch; plain numbers."""
+
+
+def write_metrics(directory: Path, history: Sequence[Epoch]) -> None:
+    """Replace the file of metrics: one line an epoch, whole at any moment, no epoch twice."""
+    lines = "".join(json.dumps(epoch) + "\n" for epoch in history)
+    write_whole(directory / METRICS, lines)
+
+
+class TensorBoard:
+    """Writes numbers as TensorBoard events."""
+
+    def __init__(self, directory: Path, next_epoch: int) -> None:
+        """Open the writer; events from `next_epoch` on, left by a killed run, are purged."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError(
+                "tensorboard=True needs TensorBoard, which is not installed. Run pip install tensorboard, or read "
+                f"{METRICS} instead."
+            ) from error
+        self._writer = SummaryWriter(str(directory), purge_step=next_epoch)
+
+    def add(self, epoch: Mapping[str, Any]) -> None:
+        """Write the numbers of one epoch."""
+        for name, value in epoch.items():
+            if name != "epoch" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, epoch["epoch"])
+
+    def close(self) -> None:
+        """Flush to disk."""
+        self._writer.close()

@@ -9,8 +9,9 @@ from typing import Any, Literal, Self
 
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.errors import ParameterError
-from offpolicy.estimators import OFFICIAL, Hyper
-from offpolicy.learning.methods import Gradient, Method
+from offpolicy.estimators import OFFICIAL
+from offpolicy.evaluation import ALL_ACTION_INPUTS
+from offpolicy.learning.methods import Gradient, MethodSpec, find_method
 from offpolicy.log import LoggedData
 from offpolicy.models import Scorer
 
@@ -24,7 +25,7 @@ _CAP = Range(0.0, math.inf, include_low=False)
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """How a policy is learned; what is weighed and climbed is the method's business."""
+    """How a policy is learned; what is weighed and maximised is the method's business."""
 
     scorer: str | ScorerMaker = "linear"
     """The policy's model: "linear", "two_tower", or a function that makes a `Scorer` for a log."""
@@ -130,19 +131,36 @@ class LearnerConfig:
         return values | {"scorer_options": dict(self.scorer_options)}
 
 
-def settle(
-    method: Method, config: LearnerConfig | None, changes: Mapping[str, Any]
-) -> tuple[LearnerConfig, dict[str, Hyper]]:
-    """The configuration and hyper-parameters after the changes, each of which names a field or a hyper-parameter."""
+def resolve_config(
+    method: str | MethodSpec, config: LearnerConfig | None, changes: Mapping[str, Any], mean_reward: float = 0.0
+) -> tuple[LearnerConfig, MethodSpec]:
+    """Configuration and method after the changes, each of which names a field or a hyper-parameter."""
+    row = find_method(method)
     known = {each.name for each in fields(LearnerConfig)}
     for name in changes:
-        if name not in known and name not in method.hyper:
-            near = difflib.get_close_matches(name, [*known, *method.hyper], n=1)
+        if name not in known and name not in row.hyper:
+            near = difflib.get_close_matches(name, [*known, *row.hyper], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ParameterError(
-                f"{name!r} is neither a field of LearnerConfig nor a hyper-parameter of {method.name!r}, which takes "
-                f"{', '.join(method.hyper) or 'none'}.{hint}"
+                f"{name!r} is neither a field of LearnerConfig nor a hyper-parameter of {row.name!r}, which takes "
+                f"{', '.join(row.hyper) or 'none'}.{hint}"
             )
-    config = config or LearnerConfig()
-    config = dataclasses.replace(config, **{name: value for name, value in changes.items() if name in known})
-    return config, method.check_hyper({name: value for name, value in changes.items() if name not in known})
+    config = dataclasses.replace(
+        config or LearnerConfig(), **{name: value for name, value in changes.items() if name in known}
+    )
+    gradient = config.gradient or row.gradient
+    if gradient == "exact" and (row.inputs & set(ALL_ACTION_INPUTS) or row.weight is None):
+        raise ParameterError(
+            f"The exact gradient of {row.name!r} is not available: its weight "
+            f"{'does not depend on π' if row.weight is None else 'sums over all actions'}. "
+            "Use gradient='frozen'."
+        )
+    return config, dataclasses.replace(
+        row,
+        given=row.check_hyper({**row.given, **{n: value for n, value in changes.items() if n not in known}}),
+        gradient=gradient,
+        reward_baseline=mean_reward if isinstance(config.reward_baseline, str) else config.reward_baseline,
+        top_k=config.top_k,
+        weight_cap=config.weight_cap,
+        in_batch=config.in_batch,
+    )

@@ -2,14 +2,14 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator, Hyper, HyperParameter
 from offpolicy.evaluation import ALL_ACTION_INPUTS
-from offpolicy.learning.objectives import OBJECTIVES, Objective
+from offpolicy.learning.objectives import OBJECTIVES, ObjectiveSpec
 
 Gradient = Literal["frozen", "exact"]
 
@@ -18,8 +18,11 @@ LOGGING_INPUTS = frozenset({"log_ratio", "log_logging", *ALL_ACTION_INPUTS})
 
 
 @dataclass(frozen=True)
-class Method:
-    """How one learner weighs rows and what it climbs."""
+class MethodSpec:
+    """How one learner weighs rows and what it maximises.
+
+    A row of `METHODS` names weight and objective; `resolve_config` fills in the settings of a training.
+    """
 
     name: str
     weight: str | None
@@ -34,6 +37,16 @@ class Method:
     """An estimator that only decides, once and over the whole log, which rows count."""
     defaults: Mapping[str, Hyper] = field(default_factory=dict)
     """Hyper-parameters whose default differs from the registry's or the objective's."""
+    given: Mapping[str, Hyper] = field(default_factory=dict)
+    """Hyper-parameters of this training; the others have their defaults."""
+    reward_baseline: float = 0.0
+    """Subtracted from every reward."""
+    top_k: int = 1
+    """K of the top-K correction."""
+    weight_cap: float | None = None
+    """A cap on the weight."""
+    in_batch: bool = False
+    """Whether β̂ and π are softmaxes over the actions of a batch."""
 
     @cached_property
     def estimator(self) -> Estimator | None:
@@ -41,7 +54,7 @@ class Method:
         return None if self.weight is None else ESTIMATORS[self.weight]
 
     @cached_property
-    def climbs(self) -> Objective:
+    def formula(self) -> ObjectiveSpec:
         """The row of the table of objectives."""
         if self.objective:
             return OBJECTIVES[self.objective]
@@ -56,10 +69,15 @@ class Method:
         found: dict[str, HyperParameter] = {} if self.estimator is None else dict(self.estimator.hyper)
         if self.selection is not None:
             found |= ESTIMATORS[self.selection].hyper
-        found |= self.climbs.hyper
+        found |= self.formula.hyper
         for name, value in self.defaults.items():
             found[name] = HyperParameter(name, value, found[name].allowed)
         return found
+
+    @cached_property
+    def values(self) -> Mapping[str, Hyper]:
+        """The value of every hyper-parameter, given or default."""
+        return {name: self.given.get(name, p.default) for name, p in self.hyper.items()}
 
     @cached_property
     def inputs(self) -> frozenset[str]:
@@ -93,6 +111,33 @@ class Method:
         """Whether it needs q̂."""
         return self.estimator is not None and self.estimator.uses_reward_model
 
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the weight of a row depends on the other rows."""
+        return self.estimator is not None and self.estimator.whole_log
+
+    @property
+    def per_row(self) -> bool:
+        """Whether a row's coefficient depends on that row alone, so that one fused pass serves."""
+        return self.formula.per_row and not self.compares_rows
+
+    @property
+    def skips_zero_reward(self) -> bool:
+        """Whether rows with zero reward provably have a zero coefficient."""
+        zero_without_gain = self.formula.zero_without_gain or self.values.get("translation") == 0
+        gain_is_reward = self.reward_baseline == 0 and not self.uses_reward_model
+        return zero_without_gain and self.per_row and gain_is_reward and not self.in_batch
+
+    @property
+    def merges(self) -> bool:
+        """Whether equal rows may stand as one: no quantity is taken over the rows of the log or the batch as such."""
+        return not self.in_batch and not self.compares_rows
+
+    def capped(self, cap: float) -> "MethodSpec":
+        """The same with the weight min(ρ, cap), for the first epoch."""
+        plain = MethodSpec(self.name, "clipped", "value", given={"cap": cap})
+        return replace(plain, reward_baseline=self.reward_baseline, top_k=self.top_k, in_batch=self.in_batch)
+
     def check_hyper(self, given: Mapping[str, Any]) -> dict[str, Hyper]:
         """All hyper-parameters, given or default, each checked against its range."""
         unknown = [name for name in given if name not in self.hyper]
@@ -102,52 +147,52 @@ class Method:
         return {name: p.check(given.get(name, p.default)) for name, p in self.hyper.items()}
 
 
-METHODS: Mapping[str, Method] = {
+METHODS: Mapping[str, MethodSpec] = {
     row.name: row
     for row in (
-        Method("ce", None, label="CE"),
-        Method("ips_gt", "ips_gt", label="IPS-GT"),
-        Method("bips", "ips", label="BIPS"),
-        Method("bips_cap", "clipped", label="BIPS-Cap"),
-        Method("minvar", "minvar", label="MinVar"),
-        Method("stablevar", "stablevar", label="stableVar"),
-        Method("minvar_paper", "minvar_paper", label="MinVar (as printed)"),
-        Method("stablevar_paper", "stablevar_paper", label="stableVar (as printed)"),
-        Method("shrinkage", "shrinkage", label="Shrinkage"),
-        Method("snips", "snips", label="SNIPS"),
-        Method("snips_frozen", "snips", "frozen_normaliser", label="SNIPS (frozen normaliser)"),
-        Method("banditnet", "ips", "translated", label="BanditNet", defaults={"translation": 0.1}),
-        Method("poem", "clipped", "variance_penalised", label="POEM", gradient="exact"),
-        Method("poxm", "poxm", "translated", label="POXM"),
-        Method("prune", "ips", label="Prune", selection="prune"),
-        Method("adaptive", "clipped", "with_negatives", label="Adaptive (reconstruction)"),
-        Method("uips_p", "uips_p", label="UIPS-P"),
-        Method("uips_o", "uips_o", label="UIPS-O"),
-        Method("uips", "uips", label="UIPS"),
-        Method("uips_tight", "uips_tight", label="UIPS-tight"),
-        Method("dm", "dm", label="DM"),
-        Method("dr", "dr", label="DR"),
-        Method("minvar_dr", "minvar_dr", label="MinVarDR"),
-        Method("shrinkage_dr", "shrinkage_dr", label="ShrinkageDR"),
-        Method("uips_dr", "uips_dr", label="UIPSDR"),
-        Method("dice_s", "dice_s", label="DICE-S"),
-        Method("ips_un", "ips_un", label="IPS-UN"),
-        Method("ips_un_simplex", "ips_un_simplex", label="IPS-UN (simplex)"),
+        MethodSpec("ce", None, label="CE"),
+        MethodSpec("ips_gt", "ips_gt", label="IPS-GT"),
+        MethodSpec("bips", "ips", label="BIPS"),
+        MethodSpec("bips_cap", "clipped", label="BIPS-Cap"),
+        MethodSpec("minvar", "minvar", label="MinVar"),
+        MethodSpec("stablevar", "stablevar", label="stableVar"),
+        MethodSpec("minvar_paper", "minvar_paper", label="MinVar (as printed)"),
+        MethodSpec("stablevar_paper", "stablevar_paper", label="stableVar (as printed)"),
+        MethodSpec("shrinkage", "shrinkage", label="Shrinkage"),
+        MethodSpec("snips", "snips", label="SNIPS"),
+        MethodSpec("snips_frozen", "snips", "frozen_normaliser", label="SNIPS (frozen normaliser)"),
+        MethodSpec("banditnet", "ips", "translated", label="BanditNet", defaults={"translation": 0.1}),
+        MethodSpec("poem", "clipped", "variance_penalised", label="POEM", gradient="exact"),
+        MethodSpec("poxm", "poxm", "translated", label="POXM"),
+        MethodSpec("prune", "ips", label="Prune", selection="prune"),
+        MethodSpec("adaptive", "clipped", "with_negatives", label="Adaptive (reconstruction)"),
+        MethodSpec("uips_p", "uips_p", label="UIPS-P"),
+        MethodSpec("uips_o", "uips_o", label="UIPS-O"),
+        MethodSpec("uips", "uips", label="UIPS"),
+        MethodSpec("uips_tight", "uips_tight", label="UIPS-tight"),
+        MethodSpec("dm", "dm", label="DM"),
+        MethodSpec("dr", "dr", label="DR"),
+        MethodSpec("minvar_dr", "minvar_dr", label="MinVarDR"),
+        MethodSpec("shrinkage_dr", "shrinkage_dr", label="ShrinkageDR"),
+        MethodSpec("uips_dr", "uips_dr", label="UIPSDR"),
+        MethodSpec("dice_s", "dice_s", label="DICE-S"),
+        MethodSpec("ips_un", "ips_un", label="IPS-UN"),
+        MethodSpec("ips_un_simplex", "ips_un_simplex", label="IPS-UN (simplex)"),
     )
 }
 """The learners of the paper and of this project; any other name of the registry is a method too."""
 
 
-def find_method(name: Any) -> Method:
+def find_method(name: Any) -> MethodSpec:
     """The method called `name`: a row of `METHODS`, or any registered estimator as it stands."""
-    if isinstance(name, Method):
+    if isinstance(name, MethodSpec):
         return name
     plain = name.lower().replace("-", "_") if isinstance(name, str) else ""
     if plain in METHODS:
         return METHODS[plain]
     if plain in ESTIMATORS.rows or plain in ESTIMATORS.aliases:
         row = ESTIMATORS[plain]
-        return METHODS.get(row.name, Method(row.name, row.name))
+        return METHODS.get(row.name, MethodSpec(row.name, row.name))
     known = [*METHODS, *(name for name in ESTIMATORS if name not in METHODS)]
     near = difflib.get_close_matches(plain, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

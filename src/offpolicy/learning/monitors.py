@@ -10,14 +10,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from offpolicy.checks import check_choice
 from offpolicy.datasets import CandidateLists
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import ActionSets, RankingSums, Terms, clustered, rank_all, rank_lists
+from offpolicy.learning.objective import Objective
 from offpolicy.learning.rows import context_inputs
-from offpolicy.learning.surrogate import Surrogate
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models import ContextBatches, expectation, softmax_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, tensor
@@ -85,20 +84,20 @@ class HeldOut:
 
     name: str
     log: LoggedData
-    surrogate: Surrogate
+    objective: Objective
     """Weighs the held-out rows as the training rows are."""
 
     @torch.no_grad()
     def score(self, policy: ScorerPolicy) -> float:
         """V̂, or V̂ − 1.64·s.e.; without a weight (likelihood) the mean of r·log π takes the place of V̂."""
         terms = self._terms(policy)
-        estimate = clustered(terms, tensor(self.log.cluster_index).long())
+        estimate = clustered(terms, tensor(self.log.cluster_index).long(), self.objective.count)
         if self.name == "value":
             return float(estimate.value)
         return float(estimate.value - BOUND * estimate.standard_error) if estimate.clusters > 1 else -np.inf
 
     def _terms(self, policy: ScorerPolicy) -> Terms:
-        plan, rows = self.surrogate.plan, self.surrogate.rows
+        objective, spec, rows = self.objective, self.objective.spec, self.objective.rows
         given = dict(rows.fixed)
         dtype = given["reward"].dtype
         log_prob = torch.empty(self.log.n_rows, dtype=dtype)
@@ -106,20 +105,20 @@ class HeldOut:
         for batch in ContextBatches(self.log, CONTEXTS_AT_ONCE).epoch():
             head = (policy.states(batch.contexts), policy.weights, policy.bias)
             log_prob[batch.rows] = softmax_log_prob(*head, batch.row_context, batch.row_action)
-            for name, values in context_inputs(plan.method.inputs, rows, batch, *head).items():
+            for name, values in context_inputs(spec.inputs, rows, batch, *head).items():
                 given.setdefault(name, torch.empty(self.log.n_rows, dtype=dtype))
                 given[name][batch.rows] = values[batch.row_context]
-            if self.surrogate.values is not None:
-                mean = expectation(*head, self.surrogate.rewards(batch))
+            if objective.reward_model is not None:
+                mean = expectation(*head, objective.rewards(batch))
                 baseline[batch.rows] = mean.double()[batch.row_context]
         reward = given["reward"].double()
-        if plan.method.estimator is None:
+        if spec.estimator is None:
             gain = (reward * log_prob.double()).where(reward != 0, 0.0)
             return Terms.without_reward_model(torch.ones_like(gain), torch.ones_like(gain), gain)
         weight = torch.zeros_like(reward)
-        if plan.method.corrects:
-            weight = self.surrogate.terms(log_prob, given).weight.double() * plan.chosen(rows)
-        imputed = given["imputed"].double() if self.surrogate.values is not None else torch.zeros_like(reward)
+        if spec.corrects:
+            weight = objective.terms(log_prob, given).weight.double() * objective.chosen()
+        imputed = given["imputed"].double() if objective.reward_model is not None else torch.zeros_like(reward)
         return Terms(weight, weight, reward, imputed, baseline)
 
 
@@ -154,18 +153,3 @@ def _ranking_metric(metric: str | None) -> str:
 def is_ranking(metric: str | None) -> bool:
     """Whether a metric needs lists to rank."""
     return metric is not None and _RANKING.fullmatch(metric) is not None
-
-
-def check_rows(name: str, values: Any, n_rows: int) -> Tensor:
-    """One finite, non-negative number a row, as float64."""
-    rows = torch.as_tensor(values).detach().double()
-    if rows.shape != (n_rows,):
-        raise ParameterError(
-            f"{name} must hold one number for each of {n_rows} rows; its shape is {tuple(rows.shape)}."
-        )
-    bad = (~rows.isfinite() | (rows < 0)).nonzero()
-    if len(bad):
-        raise ParameterError(
-            f"{name} must be finite and at least 0, but row {int(bad[0])} holds {float(rows[bad[0]])}."
-        )
-    return rows

@@ -1,4 +1,4 @@
-"""What learning climbs: each objective turns the weights of some rows into coefficients of log π.
+"""What learning maximises: each objective turns the weights of some rows into coefficients of log π.
 
     surrogate = mean over rows of c_n·log π(a_n|x_n),   c_n under stop-gradient
 
@@ -26,11 +26,11 @@ Negatives = Annotated[float, Range(0.0, math.inf, include_high=False, grid=(0.01
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and standard deviation of w·gain over all rows at the start of an epoch."""
+    """Mean and standard deviation of w·gain over all events at the start of an epoch."""
 
     mean: float
     spread: float
-    rows: int
+    events: float
 
 
 @dataclass(frozen=True)
@@ -49,22 +49,30 @@ class RowTerms:
     """r less the reward baseline; r − q̂(x, a) where a reward model is present."""
     moments: Moments | None = None
     """For objectives that ask for them."""
+    count: Tensor | None = None
+    """How many events each row stands for, where weight, slope and normaliser are already multiplied by it."""
+
+    @property
+    def events(self) -> float:
+        """How many events all rows stand for."""
+        return float(len(self.weight) if self.count is None else self.count.sum())
 
     def times(self, count: Tensor) -> "RowTerms":
-        """The terms of rows that stand for several equal ones each, for objectives that sum over a batch."""
-        return replace(self, weight=self.weight * count, slope=self.slope * count, normaliser=self.normaliser * count)
+        """The terms of rows that stand for several events each, for objectives that sum over a batch."""
+        weight, slope, normaliser = self.weight * count, self.slope * count, self.normaliser * count
+        return replace(self, weight=weight, slope=slope, normaliser=normaliser, count=count)
 
 
 @dataclass(frozen=True)
-class Objective:
+class ObjectiveSpec:
     """A row of the table of objectives."""
 
     name: str
     coefficients: Callable[..., Tensor]
     per_row: bool = True
     """Whether a row's coefficient depends on that row alone."""
-    silent: bool = True
-    """Whether a row without gain has coefficient zero, so that it can be left out."""
+    zero_without_gain: bool = True
+    """Whether a row without gain has coefficient zero, so that it can be skipped."""
     uses_moments: bool = False
 
     @cached_property
@@ -77,51 +85,51 @@ class Objective:
         return self.coefficients(rows, **{name: hyper[name] for name in self.hyper})
 
 
-OBJECTIVES: dict[str, Objective] = {}
+OBJECTIVES: dict[str, ObjectiveSpec] = {}
 
 
-def objective(name: str, **row: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def register_objective(name: str, **row: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register the decorated function of `RowTerms` as an objective."""
 
     def register(coefficients: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        OBJECTIVES[name] = Objective(name, coefficients, **row)
+        OBJECTIVES[name] = ObjectiveSpec(name, coefficients, **row)
         return coefficients
 
     return register
 
 
-@objective("value")
+@register_objective("value")
 def value(rows: RowTerms) -> Tensor:
     """The mean of w·gain: c = slope·gain."""
     return rows.slope * rows.gain
 
 
-@objective("translated", silent=False)
+@register_objective("translated", zero_without_gain=False)
 def translated(rows: RowTerms, *, translation: Translation = 0.0) -> Tensor:
     """The mean of w·(gain − translation): BanditNet's Lagrangian of the self-normalised value."""
     return rows.slope * (rows.gain - translation)
 
 
-@objective("self_normalised", per_row=False, silent=False)
+@register_objective("self_normalised", per_row=False, zero_without_gain=False)
 def self_normalised(rows: RowTerms) -> Tensor:
     """V̂ = Σ w·gain/Σ w over the batch, exactly: c = n·slope·(gain − V̂)/Σ w; without weight nothing moves."""
     total = rows.weight.sum()
     if not bool(total > 0):
         return torch.zeros_like(rows.weight)
     estimate = (rows.weight * rows.gain).sum() / total
-    return rows.slope * (rows.gain - estimate) * (len(rows.weight) / total)
+    return rows.slope * (rows.gain - estimate) * (rows.events / total)
 
 
-@objective("frozen_normaliser", per_row=False)
+@register_objective("frozen_normaliser", per_row=False)
 def frozen_normaliser(rows: RowTerms) -> Tensor:
     """Σ w·gain/Σ z over the batch with Σ z held fixed: c = n·slope·gain/Σ z."""
     total = rows.normaliser.sum()
     if not bool(total > 0):
         return torch.zeros_like(rows.weight)
-    return rows.slope * rows.gain * (len(rows.weight) / total)
+    return rows.slope * rows.gain * (rows.events / total)
 
 
-@objective("variance_penalised", uses_moments=True)
+@register_objective("variance_penalised", uses_moments=True)
 def variance_penalised(rows: RowTerms, *, penalty: Penalty = 0.1) -> Tensor:
     """POEM: mean(u) − penalty·√(var(u)/N), u = w·gain, majorised at the start of the epoch so that rows decouple.
 
@@ -131,13 +139,13 @@ def variance_penalised(rows: RowTerms, *, penalty: Penalty = 0.1) -> Tensor:
     moments = rows.moments
     assert moments is not None
     plain = rows.slope * rows.gain
-    if moments.spread == 0 or moments.rows < 2:
+    if moments.spread == 0 or moments.events < 2:
         return plain
-    k = penalty * math.sqrt(moments.rows) / ((moments.rows - 1) * moments.spread)
+    k = penalty * math.sqrt(moments.events) / ((moments.events - 1) * moments.spread)
     return plain * (1 + k * (moments.mean - rows.weight * rows.gain))
 
 
-@objective("with_negatives", silent=False)
+@register_objective("with_negatives", zero_without_gain=False)
 def with_negatives(rows: RowTerms, *, negatives: Negatives = 0.1) -> Tensor:
     """The mean of sg(w)·[gain·log π + negatives·(1 − r)·log(1 − π)].
 

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import CONTEXT_SUMS, TOP_P_INPUTS, log_count_prob, top_actions
+from offpolicy.learning.config import LearnerConfig
+from offpolicy.learning.methods import MethodSpec
 from offpolicy.log import LoggedData
-from offpolicy.models import Batch, iterate_log_probs
-from offpolicy.policies import Policy, tensor
+from offpolicy.models import Batch, Batches, ContextBatches, RowBatches, iterate_log_probs
+from offpolicy.policies import Policy, logged_log_prob, tensor
 
 Integers = npt.NDArray[np.int64]
 WHOLE_NUMBERS = ("context_index", "action", "logging_rank", "fold")
@@ -45,57 +47,31 @@ class RowInputs:
         """Set a quantity, in the precision of the others."""
         self.fixed[name] = values.long() if name in WHOLE_NUMBERS else values.to(self.fixed["reward"].dtype)
 
-    def taken(self, rows: Integers, contexts: Integers) -> "RowInputs":
-        """Those of a smaller log: its rows, and its contexts, by their numbers in this one."""
+    def taken(self, part: LoggedData, rows: Integers, contexts: Integers) -> "RowInputs":
+        """Those of a part of the log: its rows, and its contexts, by their numbers in the log."""
         fixed = {name: values[torch.from_numpy(rows)] for name, values in self.fixed.items()}
         by_context = {name: values[torch.from_numpy(contexts)] for name, values in self.by_context.items()}
-        return RowInputs(fixed, self.logging, by_context, self.sample_size)
-
-
-def merged_rows(log: LoggedData, inputs: RowInputs, rows: Integers) -> tuple[Integers, Tensor] | None:
-    """One row of each set of equal ones, and how many each row of the log stands for; None where few are equal.
-
-    Rows are equal if context, action and every fixed quantity are, so that their coefficients always will be.
-    """
-    keys = log.reward[rows], log.action[rows], log.context_index[rows]
-    order = rows if _in_order(*keys) else rows[np.lexsort(keys)]
-    equal = np.ones(max(len(order) - 1, 0), dtype=np.bool_)
-    for column in (log.context_index, log.action, *(values.numpy() for values in inputs.fixed.values())):
-        sorted_column = column[order]
-        equal &= sorted_column[1:] == sorted_column[:-1]
-    first = np.flatnonzero(np.concatenate(([True], ~equal)))
-    if len(first) > WORTH_MERGING * len(order):
-        return None
-    count = torch.zeros(log.n_rows, dtype=inputs.fixed["reward"].dtype)
-    count[torch.from_numpy(order[first])] = torch.from_numpy(np.diff(first, append=len(order))).to(count.dtype)
-    return order[first], count
-
-
-def _in_order(*keys: npt.NDArray[Any]) -> bool:
-    """Whether sorting by the last key, then by the one before it, and so on would move nothing."""
-    ordered = np.ones(max(len(keys[0]) - 1, 0), dtype=np.bool_)
-    for key in keys:
-        before, after = key[:-1], key[1:]
-        ordered = (before < after) | ((before == after) & ordered)
-    return bool(ordered.all())
+        taken = RowInputs(fixed, self.logging, by_context, self.sample_size)
+        if "context_index" in fixed:
+            taken.put("context_index", tensor(part.context_index))
+        return taken
 
 
 def row_inputs(
-    wanted: frozenset[str],
+    spec: MethodSpec,
+    config: LearnerConfig,
     log: LoggedData,
     dtype: torch.dtype,
     *,
-    log_logging: Tensor | None = None,
     logging: Policy | None = None,
     uncertainty: Tensor | None = None,
-    top_p: float = 100.0,
-    sample_size: float | None = None,
 ) -> RowInputs:
-    """The fixed quantities of a log's rows that a weight with these inputs asks for."""
-    size = torch.tensor(float(log.n_contexts) if sample_size is None else sample_size)
+    """The fixed quantities of a log's rows that a method asks for."""
+    wanted = spec.inputs
+    size = torch.tensor(float(log.n_contexts) if config.sample_size is None else config.sample_size)
     rows = RowInputs({"reward": tensor(log.reward).to(dtype)}, logging, {}, size)
-    if log_logging is not None:
-        rows.put("log_logging", log_logging)
+    if logging is not None:
+        rows.put("log_logging", logged_log_prob(logging, log))
     if "recorded_log_ratio" in wanted:
         if log.logging_prob is None:
             raise ParameterError(
@@ -116,7 +92,7 @@ def row_inputs(
         )
     if wanted & set(TOP_P_INPUTS):
         assert logging is not None
-        _put_top(rows, log, logging, int(min(top_p, log.n_actions)))
+        _put_top(rows, log, logging, int(min(float(spec.values.get("top_p", 100.0)), log.n_actions)))
     return rows
 
 
@@ -140,6 +116,53 @@ def _put_top(rows: RowInputs, log: LoggedData, logging: Policy, p: int) -> None:
 def is_kept(log: LoggedData) -> bool:
     """Whether a table of the log's contexts × actions is small enough to keep."""
     return log.n_contexts * log.n_actions * torch.float32.itemsize <= KEPT_BYTES
+
+
+def row_count(log: LoggedData, dtype: torch.dtype) -> Tensor | None:
+    """How many events each row stands for; None where each is one."""
+    return None if log.row_weight is None else tensor(log.row_weight).to(dtype)
+
+
+def rows_with_events(log: LoggedData) -> Integers | None:
+    """The rows that stand for any event; None where all do."""
+    return None if log.row_weight is None or log.row_weight.all() else np.flatnonzero(log.row_weight)
+
+
+def merged_rows(log: LoggedData, inputs: RowInputs, rows: Integers) -> tuple[Integers, Tensor] | None:
+    """One row of each set of equal ones, and how many events each row of the log stands for; None where few are equal.
+
+    Rows are equal if context, action and every fixed quantity are, so that their coefficients always will be.
+    """
+    keys = log.reward[rows], log.action[rows], log.context_index[rows]
+    order = rows if _in_order(*keys) else rows[np.lexsort(keys)]
+    equal = np.ones(max(len(order) - 1, 0), dtype=np.bool_)
+    for column in (log.context_index, log.action, *(values.numpy() for values in inputs.fixed.values())):
+        sorted_column = column[order]
+        equal &= sorted_column[1:] == sorted_column[:-1]
+    first = np.flatnonzero(np.concatenate(([True], ~equal)))
+    if len(first) > WORTH_MERGING * len(order):
+        return None
+    count = torch.zeros(log.n_rows, dtype=inputs.fixed["reward"].dtype)
+    sizes = np.ones(len(order)) if log.row_weight is None else log.row_weight[order]
+    events = np.add.reduceat(sizes, first)
+    count[torch.from_numpy(order[first])] = torch.from_numpy(events).to(count.dtype)
+    return order[first], count
+
+
+def _in_order(*keys: npt.NDArray[Any]) -> bool:
+    """Whether sorting by the last key, then by the one before it, and so on would move nothing."""
+    ordered = np.ones(max(len(keys[0]) - 1, 0), dtype=np.bool_)
+    for key in keys:
+        before, after = key[:-1], key[1:]
+        ordered = (before < after) | ((before == after) & ordered)
+    return bool(ordered.all())
+
+
+def batches_of(log: LoggedData, config: LearnerConfig, rows: Integers | None = None) -> Batches:
+    """The batches a configuration asks for, of all rows or these."""
+    if config.batch_rows is not None:
+        return RowBatches(log, config.batch_rows, rows)
+    return ContextBatches(log, config.batch_contexts or min(512, max(16, log.n_contexts // 32)), rows)
 
 
 @torch.no_grad()
@@ -170,3 +193,18 @@ def _log_logging(rows: RowInputs, batch: Batch, part: slice) -> Tensor:
         return known[batch.numbers[part]]
     assert rows.logging is not None
     return rows.logging.log_probs(batch.contexts.take(part))
+
+
+def check_rows(name: str, values: Any, n_rows: int) -> Tensor:
+    """One finite, non-negative number a row, as float64."""
+    rows = torch.as_tensor(values).detach().double()
+    if rows.shape != (n_rows,):
+        raise ParameterError(
+            f"{name} must hold one number for each of {n_rows} rows; its shape is {tuple(rows.shape)}."
+        )
+    bad = (~rows.isfinite() | (rows < 0)).nonzero()
+    if len(bad):
+        raise ParameterError(
+            f"{name} must be finite and at least 0, but row {int(bad[0])} holds {float(rows[bad[0]])}."
+        )
+    return rows

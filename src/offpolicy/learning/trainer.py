@@ -1,4 +1,4 @@
-"""The one training loop: batches, steps, record, metric, checkpoint; what it climbs is the surrogate's business."""
+"""The one training loop: batches, steps, record, metric, checkpoint; what is maximised is the objective's business."""
 
 import json
 import math
@@ -15,22 +15,24 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import DivergedError, OffPolicyError, ParameterError
+from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.checkpoints import (
     Checkpoint,
+    Epoch,
+    TensorBoard,
     flat_optimiser,
     read_checkpoint,
     restore_optimiser,
     write_checkpoint,
+    write_metrics,
 )
 from offpolicy.learning.config import LearnerConfig
-from offpolicy.learning.history import Epoch, TensorBoard, write_metrics
 from offpolicy.learning.monitors import Monitor
+from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
-from offpolicy.learning.rows import merged_rows
-from offpolicy.learning.schedule import Pretrained, Schedule, batches_of
-from offpolicy.learning.surrogate import Observed, Surrogate
+from offpolicy.learning.rows import batches_of, merged_rows, rows_with_events
 from offpolicy.log import LoggedData
-from offpolicy.models import Batch, Batches, Scorer, climb
+from offpolicy.models import Batch, Batches, Scorer, gradient_step
 from offpolicy.policies import ScorerPolicy
 from offpolicy.progress import Advance, progress
 from offpolicy.seeding import torch_generator
@@ -54,9 +56,10 @@ class Trainer:
 
     scorer: Scorer
     log: LoggedData
-    surrogate: Surrogate
+    objective: Objective
     config: LearnerConfig
-    schedule: Schedule = field(default_factory=Pretrained)
+    alternation: Alternation | None = None
+    """Where β̂ and U are estimated anew in every epoch."""
     monitor: Monitor | None = None
     directory: Path | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
@@ -67,28 +70,28 @@ class Trainer:
     def __post_init__(self) -> None:
         """Choose the rows that count and deal them into batches."""
         parameters = [p for p in self.scorer.parameters() if p.requires_grad]
-        config, plan = self.config, self.surrogate.plan
+        config, objective = self.config, self.objective
         self.optimiser = torch.optim.Adam(
             parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
-        counted = plan.counted(self.surrogate.rows)
+        counted = objective.counted()
         if not bool(counted.any()):
             raise ParameterError(
                 "There is nothing to learn from: no row has a reward above zero. Check the reward column, or set "
                 "reward_baseline so that the other rows count."
             )
         rows = None if bool(counted.all()) else np.flatnonzero(counted.numpy())
-        merges = plan.merges and config.batch_rows is None and config.first_epoch_cap is None
-        merged = merged_rows(self.log, self.surrogate.rows, np.flatnonzero(counted.numpy())) if merges else None
+        merges = objective.spec.merges and config.batch_rows is None and config.first_epoch_cap is None
+        merged = merged_rows(self.log, objective.rows, np.flatnonzero(counted.numpy())) if merges else None
         if merged is not None:
-            rows, self.surrogate.count = merged
+            rows, objective.count = merged
         self.batches = batches_of(self.log, config, rows)
-        self.surrogate.rows_a_batch = self.log.n_rows / len(self.batches)
+        objective.events_a_batch = self.log.n_events / len(self.batches)
 
     @cached_property
     def all_batches(self) -> Batches:
         """Batches of every row, for an epoch in which β̂ learns beside the policy."""
-        return batches_of(self.log, self.config)
+        return batches_of(self.log, self.config, rows_with_events(self.log))
 
     def run(self) -> None:
         """Train until the epochs or the patience run out; the scorer ends with the best weights."""
@@ -96,7 +99,7 @@ class Trainer:
             self._resume()
             board = self._board()
             steps = max(self.config.epochs - len(self.history), 0) * len(self.batches)
-            with progress(f"learning {self.surrogate.plan.method.name}", steps, show=self.config.show_progress) as bar:
+            with progress(f"learning {self.objective.spec.name}", steps, show=self.config.show_progress) as bar:
                 while len(self.history) < self.config.epochs and not self._out_of_patience():
                     self._record(self._epoch(len(self.history), bar))
                     if board is not None:
@@ -120,62 +123,64 @@ class Trainer:
     def steps(self, epoch: int) -> Generator[None, None, Epoch]:
         """One pass, pausing after every step; its record is the generator's value."""
         start = time.perf_counter()
-        facts = self.schedule.begin(epoch)
-        surrogate, joint = self._surrogate(epoch), self.schedule.joint(epoch)
+        alternation = self.alternation
+        facts = {} if alternation is None else alternation.begin(epoch)
+        joint = alternation if alternation is not None and alternation.is_joint(epoch) else None
+        objective = self._objective(epoch)
         self.scorer.train()
         random = torch_generator(self.config.seed, "learning", "epoch", epoch)
-        batches = self.all_batches if joint else self.batches
+        batches = self.batches if joint is None else self.all_batches
         norms, likelihood = 0.0, 0.0
         for number, batch in enumerate(batches.epoch(random)):
-            value = surrogate.of(self.scorer, batch)
+            value = objective.of(self.scorer, batch)
             finite = bool(value.detach().isfinite())
-            norm = climb(self.optimiser, value, self.config.max_gradient_norm) if finite else math.nan
+            norm = gradient_step(self.optimiser, value, self.config.max_gradient_norm) if finite else math.nan
             if not math.isfinite(norm):
-                raise DivergedError(self._why_not_finite(epoch, number, batch, surrogate))
+                raise DivergedError(self._why_not_finite(epoch, number, batch, objective))
             norms += norm
-            if joint:
-                likelihood += self.schedule.step(batch) * len(batch.rows)
+            if joint is not None:
+                likelihood += joint.step(batch)
             yield
-        if joint:
-            facts = {"logging_log_likelihood": likelihood / self.log.n_rows}
-        seen = surrogate.observed
+        if joint is not None:
+            facts = {"logging_log_likelihood": likelihood / self.log.n_events}
+        seen = objective.observed
         return {
             "epoch": epoch,
-            "surrogate": seen.surrogate / len(batches),
-            "weighted_reward": seen.gain / self.log.n_rows,
-            "mean_weight": seen.weight / max(seen.rows, 1),
+            "objective": seen.objective / len(batches),
+            "weighted_reward": seen.gain / self.log.n_events,
+            "mean_weight": seen.weight / seen.events if seen.events else 0.0,
             "largest_weight": seen.largest,
             "gradient_norm": norms / len(batches),
             **facts,
             "seconds": round(time.perf_counter() - start, 3),
         }
 
-    def _surrogate(self, epoch: int) -> Surrogate:
-        """The surrogate of an epoch: capped in the first where asked, with fresh moments where there are any."""
-        plan, cap, live = self.surrogate.plan, self.config.first_epoch_cap, self.surrogate.live
-        if epoch == 0 and cap is not None and plan.method.weighs:
-            plan = plan.capped(cap)
-        if self.schedule.joint(epoch):
-            live = self.schedule.scorer
-        fresh = replace(self.surrogate, plan=plan, live=live, observed=Observed(), moments=None)
-        if plan.objective.uses_moments:
+    def _objective(self, epoch: int) -> Objective:
+        """The objective of an epoch: capped in the first where asked, with fresh moments where there are any."""
+        spec, cap, scorer = self.objective.spec, self.config.first_epoch_cap, self.objective.current_propensity_scorer
+        if epoch == 0 and cap is not None and spec.weighs:
+            spec = spec.capped(cap)
+        if self.alternation is not None and self.alternation.is_joint(epoch):
+            scorer = self.alternation.scorer
+        fresh = replace(self.objective, spec=spec, current_propensity_scorer=scorer, observed=Observed(), moments=None)
+        if spec.formula.uses_moments:
             fresh.moments = self._moments(replace(fresh, observed=Observed()))
         return fresh
 
     @torch.no_grad()
-    def _moments(self, surrogate: Surrogate) -> Moments:
-        """Mean and deviation of w·gain over all rows of the log, those left out being zero."""
+    def _moments(self, objective: Objective) -> Moments:
+        """Mean and deviation of w·gain over all events of the log, those of skipped rows being zero."""
         self.scorer.eval()
         weights, bias = self.scorer.actions()
         total, square = 0.0, 0.0
         for batch in self.batches.epoch():
             states = batch.states(self.scorer)
-            log_prob = surrogate.normaliser.log_prob(states, weights, bias, batch.row_context, batch.row_action)
-            terms = surrogate.batch_terms(states, weights, bias, batch)(log_prob, slice(None))
+            log_prob = objective.head(batch).log_prob(states, weights, bias, batch.row_context, batch.row_action)
+            terms = objective.batch_terms(states, weights, bias, batch)(log_prob, slice(None))
             gained = (terms.weight * terms.gain).double()
-            times = 1.0 if surrogate.count is None else surrogate.count[batch.rows].double()
+            times = 1.0 if objective.count is None else objective.count[batch.rows].double()
             total, square = total + float((gained * times).sum()), square + float((gained**2 * times).sum())
-        n = self.log.n_rows
+        n = self.log.n_events
         variance = max(square - total**2 / n, 0.0) / max(n - 1, 1)
         return Moments(total / n, math.sqrt(variance), n)
 
@@ -214,10 +219,10 @@ class Trainer:
         moving, groups = flat_optimiser(self.optimiser)
         tensors |= {f"optimiser/{name}": values for name, values in moving.items()}
         facts: dict[str, Any] = {"optimiser": groups}
-        if self.schedule.scorer is not None and self.schedule.optimiser is not None:
-            own = {n: v for n, v in self.schedule.scorer.state_dict().items() if not n.startswith("user.")}
+        if self.alternation is not None:
+            own = {n: v for n, v in self.alternation.scorer.state_dict().items() if not n.startswith("user.")}
             tensors |= {f"logging/{name}": values for name, values in own.items()}
-            moving, facts["logging_optimiser"] = flat_optimiser(self.schedule.optimiser)
+            moving, facts["logging_optimiser"] = flat_optimiser(self.alternation.optimiser)
             tensors |= {f"logging_optimiser/{name}": values for name, values in moving.items()}
         if self.best.state is not None:
             tensors |= {f"best/{name}": values for name, values in self.best.state.items()}
@@ -240,38 +245,42 @@ class Trainer:
                 f"{self.directory} holds another training: {', '.join(names)} differ. Choose another directory, or "
                 "delete this one."
             )
+        done = len(found.facts["history"])
+        if done > self.config.epochs:
+            raise OffPolicyError(
+                f"{self.directory} holds this training after {done} epochs, but {self.config.epochs} are asked for: it "
+                "cannot be taken back. Choose another directory, delete this one, or ask for as many epochs or more."
+            )
         self.scorer.load_state_dict(found.under("scorer"))
         restore_optimiser(self.optimiser, found.under("optimiser"), found.facts["optimiser"])
-        if self.schedule.scorer is not None and self.schedule.optimiser is not None:
-            self.schedule.scorer.load_state_dict(found.under("logging"), strict=False)
+        if self.alternation is not None:
+            self.alternation.scorer.load_state_dict(found.under("logging"), strict=False)
             moving, groups = found.under("logging_optimiser"), found.facts["logging_optimiser"]
-            restore_optimiser(self.schedule.optimiser, moving, groups)
+            restore_optimiser(self.alternation.optimiser, moving, groups)
         self.history = list(found.facts["history"])
         self.best = Best(**found.facts["best"], state=found.under("best") or None)
         torch.set_rng_state(found.tensors["random"])
         write_metrics(self.directory, self.history)
 
-    def _why_not_finite(self, epoch: int, number: int, batch: Batch, surrogate: Surrogate) -> str:
+    def _why_not_finite(self, epoch: int, number: int, batch: Batch, objective: Objective) -> str:
         """One paragraph: where it happened and the likeliest cause."""
         kept = "" if self.directory is None else f" The checkpoint of epoch {epoch} in {self.directory} is kept."
-        where = (
-            f"Learning {surrogate.plan.method.name!r} stopped: loss or gradient is not finite in epoch {epoch + 1}, "
-        )
+        where = f"Learning {objective.spec.name!r} stopped: loss or gradient is not finite in epoch {epoch + 1}, "
         where += f"batch {number + 1}. "
         if not all(bool(p.isfinite().all()) for p in self.scorer.parameters()):
             return f"{where}The policy's own weights are not finite: the learning rate is too large. Lower it.{kept}"
         with torch.no_grad():
             if not bool(batch.states(self.scorer).isfinite().all()):
-                return f"{where}Some features of its contexts are not finite. Mend them.{kept}"
-        largest = surrogate.observed.largest
+                return f"{where}Some features of its contexts are not finite. Fix them.{kept}"
+        largest = objective.observed.largest
         if not largest < HUGE_WEIGHT:
             return (
                 f"{where}A weight reached {largest:.3g}: the logging probability of some row is as good as zero. Use a "
-                f"bounded weight (bips_cap, shrinkage, uips), set weight_cap, or mend the logging policy.{kept}"
+                f"bounded weight (bips_cap, shrinkage, uips), set weight_cap, or fit another logging policy.{kept}"
             )
-        for name, values in surrogate.rows.fixed.items():
+        for name, values in objective.rows.fixed.items():
             if values.is_floating_point() and bool(values[batch.rows].isnan().any()):
-                return f"{where}{name} is not a number in some of its rows. Mend or drop them.{kept}"
+                return f"{where}{name} is not a number in some of its rows. Fix or drop them.{kept}"
         rate = self.config.learning_rate
         return f"{where}The learning rate {rate:g} is the likeliest cause. Lower it or standardise the features.{kept}"
 

@@ -12,14 +12,22 @@ from offpolicy.models.all_actions import (
 )
 from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn
 from offpolicy.models.encoders import DesignMatrix
-from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, climb
+from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
 from offpolicy.models.normalisers import Full, InBatch, Normaliser, Sampled
+from offpolicy.models.recipes import (
+    AnyScorerRecipe,
+    ColumnsRecipe,
+    DesignRecipe,
+    ScorerRecipe,
+    ScorerShape,
+    Strict,
+    scorer_recipe,
+)
+from offpolicy.models.scorer import OnnxGraph, Scorer, build_scorer, register_scorer
 from offpolicy.models.scorers import (
     LinearScorer,
     LoggingTwoTower,
-    Scorer,
     TwoTowerScorer,
-    build_scorer,
     linear_scorer,
     logging_two_tower,
     two_tower_scorer,
@@ -31,14 +39,16 @@ from offpolicy.models.softmax import (
     weighted_log_likelihood_grad,
 )
 from offpolicy.models.tiles import Places
-from offpolicy.models.towers import Tower
 
 __all__ = [
     "FURTHEST",
+    "AnyScorerRecipe",
     "Batch",
     "Batches",
+    "ColumnsRecipe",
     "ContextBatches",
     "DesignMatrix",
+    "DesignRecipe",
     "FittedColumn",
     "Full",
     "IdColumn",
@@ -47,24 +57,29 @@ __all__ = [
     "LoggingTwoTower",
     "Normaliser",
     "NumberColumn",
+    "OnnxGraph",
     "Places",
     "RowBatches",
     "Sampled",
     "Scorer",
-    "Tower",
+    "ScorerRecipe",
+    "ScorerShape",
+    "Strict",
     "TwoTowerScorer",
     "Values",
     "ascend",
     "best_first",
     "build_scorer",
-    "climb",
     "expectation",
+    "gradient_step",
     "iterate_log_probs",
     "linear_scorer",
     "linear_values",
     "log_normaliser",
     "logging_two_tower",
+    "register_scorer",
     "sample",
+    "scorer_recipe",
     "softmax_log_prob",
     "top_k",
     "total_expectation",

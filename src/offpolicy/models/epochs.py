@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models.normalisers import Normaliser
-from offpolicy.models.scorers import LinearScorer, Scorer
+from offpolicy.models.scorer import Scorer
 from offpolicy.models.tiles import Coefficients
 
 MAX_GRADIENT_NORM = 5.0
@@ -40,9 +40,7 @@ class Batch:
 
     def states(self, scorer: Scorer) -> Tensor:
         """h(x) of the contexts, differentiable."""
-        if isinstance(scorer, LinearScorer):
-            return scorer.states_at(self.table, self.numbers)
-        return scorer.states(self.contexts)
+        return scorer.states_at(self.table, self.numbers)
 
 
 class Batches(Protocol):
@@ -127,12 +125,12 @@ class RowBatches:
             yield Batch(self._contexts, numbers, rows, row_context, self._action[rows])
 
 
-def climb(optimiser: torch.optim.Optimizer, surrogate: Tensor, max_norm: float = MAX_GRADIENT_NORM) -> float:
+def gradient_step(optimiser: torch.optim.Optimizer, objective: Tensor, max_norm: float = MAX_GRADIENT_NORM) -> float:
     """One step up the gradient of a scalar; returns the gradient's norm, and does not move where that is not finite."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for parameter in parameters:  # torch's own helpers for this and for the norm take longer than a small step
         parameter.grad = None
-    (-surrogate).backward()  # type: ignore[no-untyped-call]
+    (-objective).backward()  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = math.hypot(*(float(torch.linalg.vector_norm(gradient)) for gradient in gradients))
     if not math.isfinite(norm):
@@ -145,12 +143,18 @@ def climb(optimiser: torch.optim.Optimizer, surrogate: Tensor, max_norm: float =
 
 
 def ascend(
-    scorer: Scorer, optimiser: torch.optim.Optimizer, batch: Batch, coefficients: Coefficients, normaliser: Normaliser
+    scorer: Scorer,
+    optimiser: torch.optim.Optimizer,
+    batch: Batch,
+    coefficients: Coefficients,
+    normaliser: Normaliser,
+    *,
+    events: float | None = None,
 ) -> float:
-    """One step up the gradient of the mean of c_n log p(a_n|x_n); returns that mean before the step."""
+    """One step up the gradient of the mean of c_n log p(a_n|x_n), over rows or so many events; returns the mean."""
     weights, bias = scorer.actions()
     states = batch.states(scorer)
     total = normaliser.surrogate(states, weights, bias, batch.row_context, batch.row_action, coefficients)
-    mean = total / max(len(batch.rows), 1)
-    climb(optimiser, mean)
+    mean = total / (max(len(batch.rows), 1) if events is None else events)
+    gradient_step(optimiser, mean)
     return float(mean.detach())

@@ -37,11 +37,11 @@ class Normaliser(Protocol):
         row_action: Tensor,
         coefficients: Coefficients,
         *,
-        together: bool = False,
+        whole_batch: bool = False,
     ) -> Tensor:
         """Σ sg(c_n) log p(a_n|x_n), the scalar whose gradient trains the scorer; followed by autograd.
 
-        With `together`, coefficients that are a function are asked for once, for all rows.
+        With `whole_batch`, coefficients that are a function are asked for once, for all rows.
         """
         return weighted(self.log_prob(states, weights, bias, row_context, row_action), coefficients)
 
@@ -67,10 +67,12 @@ class Full(Normaliser):
         row_action: Tensor,
         coefficients: Coefficients,
         *,
-        together: bool = False,
+        whole_batch: bool = False,
     ) -> Tensor:
         """Value and gradient in one fused pass."""
-        return weighted_log_likelihood(states, weights, bias, row_context, row_action, coefficients, together=together)
+        return weighted_log_likelihood(
+            states, weights, bias, row_context, row_action, coefficients, whole_batch=whole_batch
+        )
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class InBatch(Normaliser):
     """
 
     frequency: Tensor | None = None  # (actions,) positive, on any scale
+    count: Tensor | None = None  # (rows,) positive: how many events each row of the batch stands for
 
     @property
     def name(self) -> str:
@@ -105,7 +108,7 @@ class InBatch(Normaliser):
         row_action: Tensor,
         coefficients: Coefficients,
         *,
-        together: bool = False,
+        whole_batch: bool = False,
     ) -> Tensor:
         """Value and gradient in one fused pass over the batch's actions."""
         own = self._present(weights, bias, row_action)
@@ -118,10 +121,12 @@ class InBatch(Normaliser):
             return row
 
         head = (states, own.weights, own.bias, row_context, own.place)
-        return weighted_log_likelihood(*head, shifted, together=together) - constant
+        return weighted_log_likelihood(*head, shifted, whole_batch=whole_batch) - constant
 
     def _present(self, weights: Tensor, bias: Tensor | None, row_action: Tensor) -> "_Present":
         actions, place, counts = torch.unique(row_action, return_inverse=True, return_counts=True)
+        if self.count is not None:
+            counts = self.count.new_zeros(len(actions)).index_add_(0, place, self.count)
         log_count = counts.to(weights.dtype).log()
         offset = log_count
         if self.frequency is not None:

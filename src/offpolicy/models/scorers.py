@@ -1,15 +1,17 @@
-"""Scorers: modules that supply states, weights and bias to the exact softmax head, f(x, a) = h(x)·w_a + b_a."""
+"""The scorers of this library, f(x, a) = h(x)·w_a + b_a: linear, two towers, and own items on another's states."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, Self, cast, runtime_checkable
+from collections.abc import Iterator, Mapping
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from offpolicy.checks import check_choice
 from offpolicy.errors import ParameterError
 from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.models.columns import FittedColumn
 from offpolicy.models.encoders import MAX_CATEGORIES, DesignMatrix
+from offpolicy.models.recipes import LinearRecipe, LoggingTwoTowerRecipe, TwoTowerRecipe
+from offpolicy.models.scorer import OnnxGraph, Scorer, build_scorer, register_scorer
 from offpolicy.models.towers import ActionTower, ContextTower, TowerShape
 from offpolicy.seeding import torch_generator
 
@@ -17,63 +19,30 @@ KEPT_NUMBERS = 1 << 24
 """A linear scorer keeps the design of a whole table that has no more numbers than this (64 MB)."""
 
 
-@runtime_checkable
-class Scorer(Protocol):
-    """What the softmax head, the uncertainty and the trainers ask of a model; any `nn.Module` with it plugs in."""
-
-    n_actions: int
-
-    def states(self, contexts: FeatureTable) -> Tensor:
-        """h(x), (contexts, d), differentiable."""
-        ...
-
-    def actions(self) -> tuple[Tensor, Tensor]:
-        """Weights (actions, d) and bias (actions,), differentiable."""
-        ...
-
-    def items(self) -> Tensor | None:
-        """e_a, (actions, d), such that the last layer's gradient is g(x, a) = h(x)·e_a element-wise.
-
-        None where the weights themselves are the last layer: then g(x, a) = h(x) in the block of action a.
-        """
-        ...
-
-    def specification(self) -> dict[str, Any]:
-        """A recipe ready for JSON, from which `build_scorer` makes the same module; weights are in `state_dict`."""
-        ...
-
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """As in `nn.Module`."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """As in `nn.Module`."""
-        ...
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """As in `nn.Module`."""
-        ...
-
-    def train(self, mode: bool = True) -> Any:
-        """As in `nn.Module`."""
-        ...
-
-    def eval(self) -> Any:
-        """As in `nn.Module`."""
-        ...
-
-
-class LinearScorer(nn.Module):
+class LinearScorer(nn.Module, Scorer):
     """f(x, a) = x·θ_a + c_a over a design matrix, from zero."""
+
+    is_linear = True
+    default_ridge = 1.0
 
     def __init__(self, design: DesignMatrix, n_actions: int) -> None:
         """Start from zero weights and biases, the uniform policy."""
         super().__init__()
-        self.design = design
+        self._design, self.dim = design, design.width
         self.n_actions = n_actions
         self.weights = nn.Parameter(torch.zeros(n_actions, design.width))
         self.bias = nn.Parameter(torch.zeros(n_actions))
         self._encoded: tuple[FeatureTable, Tensor] | None = None
+
+    @property
+    def design(self) -> DesignMatrix:
+        """The design matrix x."""
+        return self._design
+
+    @property
+    def columns(self) -> tuple[FittedColumn, ...]:
+        """The columns of the design."""
+        return self.design.columns
 
     def states(self, contexts: FeatureTable) -> Tensor:
         """The rows of the design matrix; those of the last table are kept, callers do not write to them."""
@@ -91,9 +60,15 @@ class LinearScorer(nn.Module):
         """θ and c."""
         return self.weights, self.bias
 
-    def items(self) -> Tensor | None:
-        """None: θ is the last layer."""
-        return None
+    def onnx_states(self, graph: OnnxGraph) -> str:
+        """The encoded columns side by side and, in a quadratic design, the products of every two."""
+        joined = str(graph.node("Concat", *map(graph.encoded, self.columns), axis=1))
+        if not self.design.quadratic:
+            return joined
+        width = sum(column.width for column in self.columns)
+        sides = [graph.constant(side.numpy()) for side in torch.tril_indices(width, width)]
+        left, right = (graph.node("Gather", joined, side, axis=1) for side in sides)
+        return str(graph.node("Concat", joined, graph.node("Mul", left, right), axis=1))
 
     def specification(self) -> dict[str, Any]:
         """The design and the number of actions."""
@@ -105,7 +80,7 @@ class LinearScorer(nn.Module):
         return LinearScorer(DesignMatrix.from_json(recipe["design"]), recipe["n_actions"])
 
 
-class _TwoTower(nn.Module):
+class _TwoTower(nn.Module, Scorer):
     """The item side of f(x, a) = v·(e_x * e_a) + c_a."""
 
     def __init__(self, item_tower: ActionTower, generator: torch.Generator) -> None:
@@ -143,10 +118,19 @@ class TwoTowerScorer(_TwoTower):
             )
         self.user_tower = user_tower
 
+    @property
+    def columns(self) -> tuple[FittedColumn, ...]:
+        """The columns of the user tower."""
+        return self.user_tower.index.columns
+
     def states(self, contexts: FeatureTable) -> Tensor:
         """e_x."""
         states: Tensor = self.user_tower(contexts)
         return states
+
+    def onnx_states(self, graph: OnnxGraph) -> str:
+        """The user tower at use time."""
+        return self.user_tower.onnx_states(graph)
 
     def specification(self) -> dict[str, Any]:
         """The shapes of both towers and the ids of the contexts."""
@@ -175,6 +159,11 @@ class LoggingTwoTower(_TwoTower):
             raise ParameterError(f"user must be a scorer and a torch module, but it is a {type(user).__name__}.")
         self.user = user
 
+    @property
+    def columns(self) -> tuple[FittedColumn, ...]:
+        """Those the other scorer reads."""
+        return cast(Scorer, self.user).columns
+
     def states(self, contexts: FeatureTable) -> Tensor:
         """sg(e_x)."""
         modes = [(module, module.training) for module in self.user.modules()]
@@ -185,6 +174,10 @@ class LoggingTwoTower(_TwoTower):
         finally:
             for module, mode in modes:
                 module.training = mode
+
+    def onnx_states(self, graph: OnnxGraph) -> str:
+        """Those of the other scorer."""
+        return cast(Scorer, self.user).onnx_states(graph)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of its own modules."""
@@ -246,7 +239,7 @@ def two_tower_scorer(
 
 
 def logging_two_tower(
-    user: TwoTowerScorer,
+    user: Scorer,
     log: LoggedData,
     id_dim: int = 128,
     feature_dim: int = 32,
@@ -254,18 +247,12 @@ def logging_two_tower(
     *,
     items: Mapping[str, Any] | None = None,
 ) -> LoggingTwoTower:
-    """The logging policy's scorer on the user states of a two-tower policy; `items` as in `two_tower_scorer`."""
+    """The logging policy's scorer on the states of a policy; `items` as in `two_tower_scorer`."""
     shape = TowerShape(user.dim, id_dim, feature_dim).changed(items)
     item_tower = ActionTower.fit(log.actions, shape, torch_generator(seed, "logging_two_tower", "items"))
     return LoggingTwoTower(user, item_tower, torch_generator(seed, "logging_two_tower", "projection"))
 
 
-def build_scorer(specification: dict[str, Any]) -> Scorer:
-    """The scorer a specification describes; load its weights with `load_state_dict`."""
-    kinds: dict[str, Callable[[dict[str, Any]], Scorer]] = {
-        "linear": LinearScorer.from_specification,
-        "two_tower": TwoTowerScorer.from_specification,
-        "logging_two_tower": LoggingTwoTower.from_specification,
-    }
-    kind = check_choice("The kind of a scorer", specification.get("kind"), kinds)
-    return kinds[kind](specification)
+register_scorer("linear", LinearRecipe, LinearScorer.from_specification)
+register_scorer("two_tower", TwoTowerRecipe, TwoTowerScorer.from_specification)
+register_scorer("logging_two_tower", LoggingTwoTowerRecipe, LoggingTwoTower.from_specification)

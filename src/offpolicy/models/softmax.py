@@ -150,17 +150,17 @@ def weighted_log_likelihood(
     row_action: Tensor,
     coefficients: Coefficients,
     *,
-    together: bool = False,
+    whole_batch: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> Tensor:
     """Σ sg(c_n) log π(a_n|x_n), with its gradient found in the same pass as its value.
 
-    Coefficients that depend on log π are given as a function, called once a tile; with `together` it is called once
+    Coefficients that depend on log π are given as a function, called once a tile; with `whole_batch` it is called once
     with all rows, which takes a second pass where they do not fit a tile. Rows whose number is zero cost nothing;
     leave out rows for which a function is known to return zero.
     """
     _check(states, weights, bias, row_context, row_action)
-    if together and callable(coefficients) and len(states) > tile_size(len(states), weights, max_bytes):
+    if whole_batch and callable(coefficients) and len(states) > tile_size(len(states), weights, max_bytes):
         log_prob = softmax_log_prob(states, weights, bias, row_context, row_action, max_bytes=max_bytes)
         return weighted(log_prob, coefficients)
     if isinstance(coefficients, Tensor):

@@ -13,6 +13,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable
 from offpolicy.models.columns import Bags, FittedColumn, IdColumn, Indexed
 from offpolicy.models.encoders import ColumnIndex
+from offpolicy.models.scorer import OnnxGraph
 
 MANY_CATEGORIES = 50
 """A categorical or bag with more ids than this counts as an id and gets `id_dim`, others get `feature_dim`."""
@@ -175,6 +176,16 @@ class Tower(nn.Module):
         joined = torch.cat(parts, 1)
         return joined if self.norm is None or self.last is None else F.linear(self.norm(joined), self.last)
 
+    def folded(self) -> tuple[Tensor, Tensor] | None:
+        """Batch-norm at use time and linear layer as one matrix (width, dim) and shift (dim,); None if plain."""
+        norm, last = self.norm, self.last
+        if norm is None or last is None:
+            return None
+        mean, variance = cast(Tensor, norm.running_mean).double(), cast(Tensor, norm.running_var).double()
+        scale = norm.weight.double() / (variance + norm.eps).sqrt()
+        shift = norm.bias.double() - mean * scale
+        return (last.double() * scale).T, last.double() @ shift
+
     def specification(self) -> dict[str, Any]:
         """Plain values that `from_specification` reads."""
         blocks = [asdict(block) for block in self.blocks]
@@ -206,6 +217,24 @@ class ContextTower(nn.Module):
         """e(x), (contexts, dim)."""
         states: Tensor = self.tower(self.index.encode(contexts))
         return states
+
+    def onnx_states(self, graph: OnnxGraph) -> str:
+        """e(x) at use time as ONNX nodes: each column embedded, then batch-norm and linear layer folded into one."""
+        tower = self.tower
+        embeddings, linears = iter(tower.embeddings), iter(tower.linears)
+        parts: list[str] = []
+        for column, block in zip(self.index.columns, tower.blocks, strict=True):
+            is_id = isinstance(column, IdColumn)
+            part = graph.embedded(column, next(embeddings)) if is_id else graph.encoded(column)
+            if block.linear is not None:
+                part = graph.node("MatMul", part, graph.floats(next(linears).T))
+            parts.append(part)
+        joined = str(graph.node("Concat", *parts, axis=1))
+        folded = tower.folded()
+        if folded is None:
+            return joined
+        matrix, shift = folded
+        return str(graph.node("Add", graph.node("MatMul", joined, graph.floats(matrix)), graph.floats(shift[None])))
 
     def specification(self) -> dict[str, Any]:
         """Plain values that `from_specification` reads."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.datasets import LinearSoftmaxWorld
-from offpolicy.learning import METHODS, LearnerConfig, Method, learn_policy
+from offpolicy.learning import METHODS, LearnerConfig, MethodSpec, learn_policy
 from offpolicy.log import LoggedData
 from offpolicy.models import Normaliser
 from offpolicy.policies import tensor
@@ -34,7 +34,7 @@ class Entry:
     """A line of the synthetic table: a method, and which U it is given."""
 
     name: str
-    method: Method
+    method: MethodSpec
     label: str
     uncertainty: str = "own"
 

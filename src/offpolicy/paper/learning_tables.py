@@ -137,9 +137,9 @@ def coat_table(rows: Sequence[Row]) -> str:
 
 
 def methods_table() -> str:
-    """Every learner in Markdown: its weight, what it climbs, what it needs, and where tuning looks."""
+    """Every learner in Markdown: its weight, what it maximises, what it needs, and where tuning looks."""
     lines = [
-        "| name | label | weight | climbs | needs | searched besides the learning rate |",
+        "| name | label | weight | maximises | needs | searched besides the learning rate |",
         "|---|---|---|---|---|---|",
     ]
     for name, row in METHODS.items():
@@ -151,8 +151,8 @@ def methods_table() -> str:
         }
         listed = ", ".join(need for need, asked in needs.items() if asked) or "–"
         weight = f"`{row.weight}`" if row.weight else "1"
-        climbs = row.climbs.name.replace("_", " ") + (", exact gradient" if row.gradient == "exact" else "")
-        cells = (f"`{name}`", row.label, weight, climbs, listed, describe(search_space(row)[1:]) or "–")
+        maximises = row.formula.name.replace("_", " ") + (", exact gradient" if row.gradient == "exact" else "")
+        cells = (f"`{name}`", row.label, weight, maximises, listed, describe(search_space(row)[1:]) or "–")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

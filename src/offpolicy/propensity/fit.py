@@ -12,7 +12,7 @@ from torch import Tensor
 from offpolicy.checks import check_choice
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
-from offpolicy.models import DesignMatrix, LinearScorer, Normaliser, Scorer, linear_scorer, two_tower_scorer
+from offpolicy.models import DesignMatrix, Normaliser, Scorer, linear_scorer, two_tower_scorer
 from offpolicy.policies import (
     ClassifierPolicy,
     CountsPolicy,
@@ -56,7 +56,7 @@ class FittedModel:
     @property
     def design(self) -> DesignMatrix | None:
         """The features a linear model was fitted with; None for other models."""
-        return self.scorer.design if isinstance(self.scorer, LinearScorer) else None
+        return None if self.scorer is None else self.scorer.design
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
-from offpolicy.models import ContextBatches, Full, LinearScorer, Normaliser, Scorer, ascend
+from offpolicy.models import ContextBatches, Full, Normaliser, Scorer, ascend
 from offpolicy.policies import Policy, ScorerPolicy, logged_log_prob, tensor, with_backoff
 from offpolicy.progress import progress
 from offpolicy.seeding import torch_generator
@@ -59,7 +59,7 @@ class FitOutcome:
 
 def fits_whole(log: LoggedData, scorer: Scorer) -> bool:
     """Whether L-BFGS over the whole log is the better way."""
-    return isinstance(scorer, LinearScorer) and log.n_contexts * log.n_actions <= LBFGS_NUMBERS
+    return scorer.is_linear and log.n_contexts * log.n_actions <= LBFGS_NUMBERS
 
 
 def fit_softmax(
@@ -71,7 +71,7 @@ def fit_softmax(
     chosen: FitOutcome | None = None,
 ) -> FitOutcome:
     """Fit in place; with `held_out`, choose ridge or epochs by its likelihood, else repeat what was `chosen`."""
-    if isinstance(scorer, LinearScorer) and fits_whole(log, scorer) and normaliser is None:
+    if fits_whole(log, scorer) and normaliser is None:
         return _fit_whole(scorer, log, held_out, config, chosen)
     return _fit_epochs(scorer, log, held_out, config, normaliser or Full(), chosen)
 
@@ -102,7 +102,7 @@ def _held_out_likelihood(scorer: Scorer, log: LoggedData, held_out: LoggedData) 
 
 
 def _fit_whole(
-    scorer: LinearScorer,
+    scorer: Scorer,
     log: LoggedData,
     held_out: LoggedData | None,
     config: FitConfig,
@@ -111,7 +111,9 @@ def _fit_whole(
     if chosen is not None:
         ridges: tuple[float, ...] = (chosen.ridge,)
     else:
-        ridges = (config.ridge,) if config.ridge is not None else RIDGES if held_out is not None else (1.0,)
+        ridges = (
+            (config.ridge,) if config.ridge is not None else RIDGES if held_out is not None else (scorer.default_ridge,)
+        )
     best, found, best_state = -math.inf, FitOutcome(ridges[0]), None
     with progress("logging policy", len(ridges), show=config.show_progress) as advance:
         # From the strongest penalty to the weakest, each started where the last ended.
@@ -128,8 +130,8 @@ def _fit_whole(
     return found
 
 
-def converge(scorer: LinearScorer, log: LoggedData, ridge: float, max_evaluations: int = 500) -> bool:
-    """Maximise Σ log β̂(a_n|x_n) − κ/2·|θ|² in place, over the actions that were logged; returns whether it converged.
+def converge(scorer: Scorer, log: LoggedData, ridge: float, max_evaluations: int = 500) -> bool:
+    """Maximise Σ log β̂(a_n|x_n) − κ/2·|θ|² of a linear scorer, in place; returns whether it converged.
 
     The rows enter once, as the sums of features of each action (they are sufficient); every step then costs two
     products over the distinct contexts, in float64.
@@ -150,14 +152,15 @@ def converge(scorer: LinearScorer, log: LoggedData, ridge: float, max_evaluation
         value = (log_total - float((theta * sums).sum()) + ridge / 2 * float(theta.square().sum())) / n
         return value, ((expected - sums + ridge * theta) / n).flatten().numpy()
 
-    both = torch.cat([scorer.weights, scorer.bias[:, None]], 1).detach().double()
+    weights, bias = scorer.actions()
+    both = torch.cat([weights, bias[:, None]], 1).detach().double()
     options = {"maxfun": max_evaluations, "maxiter": max_evaluations, "ftol": 1e-8, "gtol": 1e-6, "maxcor": 20}
     solution = minimize(negative, both[seen].flatten().numpy(), jac=True, method="L-BFGS-B", options=options)
     both = torch.zeros_like(both)
     both[seen] = torch.from_numpy(np.asarray(solution.x)).view(len(seen), -1)
     with torch.no_grad():
-        scorer.weights.copy_(both[:, :-1])
-        scorer.bias.copy_(both[:, -1])
+        weights.copy_(both[:, :-1])
+        bias.copy_(both[:, -1])
     return bool(solution.success)
 
 
@@ -185,8 +188,7 @@ def _fit_epochs(
     normaliser: Normaliser,
     chosen: FitOutcome | None,
 ) -> FitOutcome:
-    default = 1.0 if isinstance(scorer, LinearScorer) else 0.0
-    ridge = chosen.ridge if chosen is not None else default if config.ridge is None else config.ridge
+    ridge = chosen.ridge if chosen is not None else scorer.default_ridge if config.ridge is None else config.ridge
     parameters = [p for p in scorer.parameters() if p.requires_grad]
     optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, weight_decay=ridge / log.n_events)
     batches = ContextBatches(log, config.batch_contexts or min(512, max(16, log.n_contexts // 32)))

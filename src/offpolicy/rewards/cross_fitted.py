@@ -25,10 +25,9 @@ from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models import (
     Batch,
     ContextBatches,
-    LinearScorer,
     Scorer,
     Values,
-    climb,
+    gradient_step,
     linear_scorer,
     linear_values,
     two_tower_scorer,
@@ -229,7 +228,7 @@ def _fit(
     log_odds = max(-WIDEST_LOG_ODDS, min(WIDEST_LOG_ODDS, math.log(mean / (1 - mean)) if 0 < mean < 1 else math.inf))
     model = FittedRewards(scorer, log_odds if mean > 0 else -WIDEST_LOG_ODDS)
     reward = torch.from_numpy(log.reward.astype(np.float32))
-    ridge = config.ridge if config.ridge is not None else 1.0 if isinstance(scorer, LinearScorer) else 0.0
+    ridge = scorer.default_ridge if config.ridge is None else config.ridge
     optimiser = torch.optim.Adam(list(scorer.parameters()), lr=config.learning_rate, weight_decay=ridge / log.n_rows)
     batches = ContextBatches(log, config.batch_contexts or min(512, max(64, log.n_contexts // 16)))
     best, best_epoch, best_state = math.inf if valid is None else _log_loss(model, valid), 0, None
@@ -242,7 +241,7 @@ def _fit(
                 weights, bias = scorer.actions()
                 scores = _scores(batch.states(scorer), weights, bias + model.log_odds, batch)
                 loss = F.binary_cross_entropy_with_logits(scores, reward[batch.rows].to(scores.dtype))
-                if not math.isfinite(climb(optimiser, -loss)):
+                if not math.isfinite(gradient_step(optimiser, -loss)):
                     raise ParameterError(
                         f"The reward model's loss became {float(loss.detach())} in epoch {epoch + 1}: the learning "
                         f"rate {config.learning_rate:g} is too large for these features. Lower it."

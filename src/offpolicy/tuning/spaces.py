@@ -12,7 +12,7 @@ from typing import Any, Literal
 from offpolicy.checks import check_choice
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import HyperParameter
-from offpolicy.learning import Method, find_method
+from offpolicy.learning import MethodSpec, find_method
 from offpolicy.seeding import generator
 
 Preset = Literal["effective", "paper"]
@@ -66,7 +66,7 @@ class Dial:
 
 
 def search_space(
-    method: str | Method,
+    method: str | MethodSpec,
     preset: str = "effective",
     *,
     learning_rates: tuple[float, float] | None = None,
@@ -98,7 +98,7 @@ def _listed(parameter: HyperParameter) -> tuple[Dial, ...]:
     return (Dial(parameter.name, choices=allowed.grid, integer=allowed.integer),)
 
 
-def _turned(parameter: HyperParameter, method: Method, n_actions: int | None) -> tuple[Dial, ...]:
+def _turned(parameter: HyperParameter, method: MethodSpec, n_actions: int | None) -> tuple[Dial, ...]:
     allowed, name = parameter.allowed, parameter.name
     if allowed is None or name in FIXED or not allowed.grid:
         return ()

@@ -13,10 +13,9 @@ from offpolicy.evaluation import Terms, clustered
 from offpolicy.learning import (
     BOUND,
     LearnerConfig,
-    Method,
+    MethodSpec,
     check_rows,
     find_method,
-    fingerprint,
     held_out_metric,
     learn_policy,
     monitor_of,
@@ -67,7 +66,7 @@ class Problem:
     def of(
         cls,
         log: LoggedData,
-        method: Method,
+        method: MethodSpec,
         config: LearnerConfig,
         validation: Any = None,
         metric: str | None = None,
@@ -109,7 +108,7 @@ class Problem:
         return cls(train, score, {name: each for name, each in given.items() if each is not None})
 
     def trial(
-        self, method: Method, config: LearnerConfig, settings: Mapping[str, Setting], report: Report, first: int = 0
+        self, method: MethodSpec, config: LearnerConfig, settings: Mapping[str, Setting], report: Report, first: int = 0
     ) -> Outcome:
         """Learn with these settings; every epoch's score is reported, the steps counted from `first`."""
         step = first
@@ -138,7 +137,7 @@ def _judging(logging: Any, train: LoggedData) -> Any:
 
 def tune(
     log: LoggedData,
-    method: str | Method = "uips",
+    method: str | MethodSpec = "uips",
     *,
     trials: int = 20,
     seed: int = 0,
@@ -164,7 +163,7 @@ def tune(
     dials = search_space(row, space, n_actions=log.n_actions) if isinstance(space, str) else space
     problem = Problem.of(log, row, config, validation, metric, **given)
     fixed = {name: value for name, value in config.as_json().items() if name not in ("show_progress", "tensorboard")}
-    identity = {"method": row.name, "data": fingerprint(log), "config": fixed, "metric": metric or ""}
+    identity = {"method": row.name, "data": log.fingerprint, "config": fixed, "metric": metric or ""}
 
     def objective(settings: Mapping[str, Setting], report: Report) -> Outcome:
         return problem.trial(row, config, settings, report)

@@ -7,7 +7,7 @@ from typing import Any
 from offpolicy.artifacts import save_policy
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Evaluator, Options
-from offpolicy.learning import LearnedPolicy, find_method, learn_policy, settle
+from offpolicy.learning import LearnedPolicy, find_method, learn_policy, resolve_config
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.results import RESULTS, write_results
@@ -37,7 +37,7 @@ def run_learn(
     if not names:
         raise ParameterError("Name at least one method to learn with, such as uips.")
     for name in names:
-        settle(find_method(name), None, settings or {})  # a wrong setting is refused before any work
+        resolve_config(find_method(name), None, settings or {})  # a wrong setting is refused before any work
     folder = check_folder(out, "learn", (RESULTS, "policy", "policies", "training"), options.force)
     named = spec.propensity is not None
     spec = resolve(spec)
@@ -79,13 +79,12 @@ def _learned(
 ) -> dict[str, LearnedPolicy]:
     """One policy a method; β̂ is fitted once for all of them, on the rows they learn from, and kept."""
     alternates = settings.get("schedule") == "alternate"
-    needed = any(find_method(name).needs_logging_policy for name in names) and not alternates
-    beta = known.logging_policy if needed else None
-    known.save(folder)
+    if any(find_method(name).needs_logging_policy for name in names) and not alternates:
+        _ = known.logging_policy  # kept before the first epoch, so that a killed run does not fit it again
+        known.save(folder)
+    own = {"seed": seed, **settings}
     return {
-        name: learn_policy(
-            known.log, name, logging_policy=beta, directory=folder / "training" / name, **{"seed": seed, **settings}
-        )
+        name: learn_policy(known.log, name, nuisances=known, directory=folder / "training" / name, **own)
         for name in names
     }
 

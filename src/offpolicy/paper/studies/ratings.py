@@ -11,15 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from offpolicy.checks import check_choice
 from offpolicy.datasets import CandidateLists, RankingData, load_coat, load_kuairec, load_yahoo_r3
 from offpolicy.evaluation import RankingSums, rank_lists
-from offpolicy.learning import LearnerConfig, RowInputs, Schedule, Trainer, prepare_training
-from offpolicy.log import LoggedData
-from offpolicy.models import Batch, LoggingTwoTower
+from offpolicy.learning import LearnerConfig, Trainer, prepare_training
 from offpolicy.paper.learning_runs import Entry, uninformed
 from offpolicy.paper.studies.lines import LINES, space_of
 from offpolicy.paper.studies.study import Candidate, Row, Settings, known, searched
@@ -156,7 +151,10 @@ class Ratings:
             changes["logging_policy"] = self.logging(seed)
         trainer = prepare_training(log, line.method, config=self._config(line), validation=score, **changes)
         if line.uncertainty != "own":
-            trainer.schedule = Uninformed(trainer.schedule, log, trainer.surrogate.rows, line.uncertainty, seed)
+            assert trainer.alternation is not None
+            trainer.alternation.change_uncertainty = lambda u, at: uninformed(
+                line.uncertainty, u, log, torch_generator(seed, "permuted U", at)
+            )
         trainer.run()
         return trainer
 
@@ -178,39 +176,6 @@ class Ratings:
 def _chooses_before_learning(line: Entry) -> bool:
     """Whether the method picks rows or actions by β̂ once, so that β̂ cannot alternate with π."""
     return line.method.selection is not None or "log_target_top" in line.method.inputs
-
-
-@dataclass
-class Uninformed:
-    """A schedule whose U, fresh in every epoch, is put in another order or replaced by the action's frequency."""
-
-    schedule: Schedule
-    log: LoggedData
-    rows: RowInputs
-    kind: str
-    seed: int
-
-    def __post_init__(self) -> None:
-        """The policy's loop looks for β̂'s scorer here."""
-        self.scorer: LoggingTwoTower | None = self.schedule.scorer
-        self.optimiser: torch.optim.Optimizer | None = self.schedule.optimiser
-
-    def begin(self, epoch: int) -> dict[str, float]:
-        """Bring β̂ and U up to date, then take what U knows away."""
-        facts = self.schedule.begin(epoch)
-        self.rows.put("uncertainty", self._uninformed(self.rows.fixed["uncertainty"], epoch))
-        return facts
-
-    def _uninformed(self, u: Tensor, epoch: int) -> Tensor:
-        return uninformed(self.kind, u, self.log, torch_generator(self.seed, "permuted U", epoch))
-
-    def joint(self, epoch: int) -> bool:
-        """As the schedule says."""
-        return self.schedule.joint(epoch)
-
-    def step(self, batch: Batch) -> float:
-        """As the schedule does."""
-        return self.schedule.step(batch)
 
 
 @lru_cache(maxsize=1)

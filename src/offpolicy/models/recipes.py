@@ -1,8 +1,22 @@
 """What the specification of a scorer may hold, so that a damaged or forged one is refused before anything is built."""
 
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PlainValidator,
+    PositiveInt,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+from torch import Tensor
 
 from offpolicy.log import Id
 
@@ -150,6 +164,19 @@ class ItemsRecipe(Strict):
         """The number of actions."""
         return self.tower.blocks[0].size
 
+    def check_tensors(self, tensors: Mapping[str, Tensor], prefix: str) -> None:
+        """Refuse codes that point outside their embedding table and offsets that do not rise."""
+        for i, block in enumerate(self.tower.blocks[1:]):
+            if block.kind == "numbers":
+                continue
+            codes = tensors[f"{prefix}{'codes' if block.kind == 'bag' else 'values'}_{i}"]
+            inside = not codes.numel() or 0 <= int(codes.min()) <= int(codes.max()) < block.size
+            _require(inside, f"the feature {i} of the actions has codes outside its table")
+            if block.kind == "bag":
+                offsets = tensors[f"{prefix}offsets_{i}"]
+                rising = int(offsets[0]) == 0 and int(offsets[-1]) == len(codes) and bool((offsets.diff() >= 0).all())
+                _require(rising, f"the bags of feature {i} of the actions overlap")
+
     @property
     def n_numbers(self) -> int:
         """The numbers of its tensors, and of the projection and the bias that every item side has."""
@@ -162,35 +189,75 @@ class ItemsRecipe(Strict):
         return count
 
 
-class LinearRecipe(Strict):
+@dataclass(frozen=True)
+class ScorerShape:
+    """What a specification says about the scorer it describes."""
+
+    n_actions: int
+    dim: int
+    """The width of a state."""
+    n_numbers: int
+    """The numbers of all tensors of its `state_dict`; a file with more or fewer is refused before it is built."""
+    columns: list[NumberRecipe | IdRecipe]
+    """The context columns it reads."""
+
+
+class ScorerRecipe(Strict):
+    """What the specification of one kind of scorer may hold; each kind declares its fields."""
+
+    kind: str
+
+    def shape(self) -> ScorerShape:
+        """What follows from the fields."""
+        raise NotImplementedError
+
+    def check_tensors(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+        """Refuse (ValueError) tensors of the right shape with values that cannot be; their names follow the prefix."""
+
+
+@dataclass(frozen=True)
+class ScorerKind:
+    """How scorers of one kind are checked and built from their specification."""
+
+    recipe: type[ScorerRecipe]
+    build: Callable[[dict[str, Any]], Any]
+    """A fresh `Scorer` from a checked specification."""
+
+
+SCORER_KINDS: dict[str, ScorerKind] = {}
+"""By the `kind` of their specification; `register_scorer` adds one."""
+
+
+def scorer_recipe(specification: Any) -> ScorerRecipe:
+    """A specification checked by the recipe of its kind; a ValueError names the first thing wrong with it."""
+    kind = specification.get("kind") if isinstance(specification, dict) else None
+    if not isinstance(kind, str) or kind not in SCORER_KINDS:
+        raise ValueError(f"the kind of a scorer must be one of {', '.join(SCORER_KINDS)}, but it is {kind!r}")
+    try:
+        return SCORER_KINDS[kind].recipe.model_validate(specification)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+AnyScorerRecipe: TypeAlias = SerializeAsAny[Annotated[ScorerRecipe, PlainValidator(scorer_recipe)]]
+
+
+class LinearRecipe(ScorerRecipe):
     """A linear scorer."""
 
     kind: Literal["linear"]
     n_actions: PositiveInt
     design: DesignRecipe
 
-    @property
-    def state_width(self) -> int:
-        """The numbers of a state."""
-        return self.design.width
-
-    @property
-    def n_numbers(self) -> int:
-        """The numbers of its tensors."""
-        return self.n_actions * (self.state_width + 1)
-
-    @property
-    def context(self) -> list[NumberRecipe | IdRecipe]:
-        """The context columns it reads."""
-        return list(self.design.columns)
-
-    @property
-    def item_sides(self) -> dict[str, ItemsRecipe]:
-        """Item towers by the prefix of their tensors."""
-        return {}
+    def shape(self) -> ScorerShape:
+        """A weight for every place of the design and a bias, each action."""
+        width = self.design.width
+        return ScorerShape(self.n_actions, width, self.n_actions * (width + 1), list(self.design.columns))
 
 
-class TwoTowerRecipe(Strict):
+class TwoTowerRecipe(ScorerRecipe):
     """A two-tower scorer."""
 
     kind: Literal["two_tower"]
@@ -199,73 +266,37 @@ class TwoTowerRecipe(Strict):
 
     @model_validator(mode="after")
     def _states_fit(self) -> "TwoTowerRecipe":
-        _require(self.state_width == self.items.tower.dim, "both towers must end in states of one size")
+        _require(self.user.tower.dim == self.items.tower.dim, "both towers must end in states of one size")
         return self
 
-    @property
-    def n_actions(self) -> int:
-        """The number of actions."""
-        return self.items.n_actions
+    def shape(self) -> ScorerShape:
+        """Both towers."""
+        numbers = self.user.tower.n_numbers + self.items.n_numbers
+        return ScorerShape(self.items.n_actions, self.user.tower.dim, numbers, list(self.user.index.columns))
 
-    @property
-    def state_width(self) -> int:
-        """The numbers of a state."""
-        return self.user.tower.dim
-
-    @property
-    def n_numbers(self) -> int:
-        """The numbers of its tensors."""
-        return self.user.tower.n_numbers + self.items.n_numbers
-
-    @property
-    def context(self) -> list[NumberRecipe | IdRecipe]:
-        """The context columns it reads."""
-        return list(self.user.index.columns)
-
-    @property
-    def item_sides(self) -> dict[str, ItemsRecipe]:
-        """Item towers by the prefix of their tensors."""
-        return {"item_tower.": self.items}
+    def check_tensors(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+        """Check the features of the actions."""
+        self.items.check_tensors(tensors, f"{prefix}item_tower.")
 
 
-class LoggingTwoTowerRecipe(Strict):
+class LoggingTwoTowerRecipe(ScorerRecipe):
     """A scorer with own items on the states of another."""
 
     kind: Literal["logging_two_tower"]
-    user: "ScorerRecipe"
+    user: AnyScorerRecipe
     items: ItemsRecipe
 
     @model_validator(mode="after")
     def _states_fit(self) -> "LoggingTwoTowerRecipe":
-        _require(self.user.state_width == self.items.tower.dim, "the items must be as wide as the states")
+        _require(self.user.shape().dim == self.items.tower.dim, "the items must be as wide as the states")
         return self
 
-    @property
-    def n_actions(self) -> int:
-        """The number of actions."""
-        return self.items.n_actions
+    def shape(self) -> ScorerShape:
+        """The other scorer and its own items."""
+        user = self.user.shape()
+        return ScorerShape(self.items.n_actions, user.dim, user.n_numbers + self.items.n_numbers, user.columns)
 
-    @property
-    def state_width(self) -> int:
-        """The numbers of a state."""
-        return self.user.state_width
-
-    @property
-    def n_numbers(self) -> int:
-        """The numbers of its tensors."""
-        return self.user.n_numbers + self.items.n_numbers
-
-    @property
-    def context(self) -> list[NumberRecipe | IdRecipe]:
-        """The context columns it reads."""
-        return self.user.context
-
-    @property
-    def item_sides(self) -> dict[str, ItemsRecipe]:
-        """Item towers by the prefix of their tensors."""
-        theirs = {f"user.{prefix}": items for prefix, items in self.user.item_sides.items()}
-        return {"item_tower.": self.items, **theirs}
-
-
-ScorerRecipe: TypeAlias = Annotated[LinearRecipe | TwoTowerRecipe | LoggingTwoTowerRecipe, Field(discriminator="kind")]
-LoggingTwoTowerRecipe.model_rebuild()
+    def check_tensors(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+        """Check the features of the actions, the other scorer's too."""
+        self.items.check_tensors(tensors, f"{prefix}item_tower.")
+        self.user.check_tensors(tensors, f"{prefix}user.")
