@@ -54,9 +54,9 @@ def test_round_trip(tmp_path: Path, kind: str) -> None:
     assert [(c.name, c.kind) for c in saved.context] == [(n, c.kind) for n, c in log.contexts.items()]
     kept = saved.metadata.model_dump()
     assert kept["method"] == "uips"
-    assert kept["hyper"] == {"lam": "inf", "gamma": 0.5}
+    assert kept["hyper"] == {"lam": None, "gamma": 0.5}
     assert kept["config"] == {"layers": [1, 2], "out": str(tmp_path)}
-    assert kept["metrics"] == {"value": "nan", "curve": [0.25, 0.5], "last": 2.0}
+    assert kept["metrics"] == {"value": None, "curve": [0.25, 0.5], "last": 2.0}
     assert (kept["seed"], kept["note"]) == (7, "mine")
     assert saved.document.versions["torch"] == torch.__version__
     protocols: tuple[type, ...] = (Policy, RowPolicy)

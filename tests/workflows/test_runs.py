@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from offpolicy.errors import LogError, OffPolicyError, ParameterError
-from offpolicy.json_values import plain
+from offpolicy.json_writer import jsonable
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.results_file import RunOptions, weight_histogram, write_results
 from offpolicy.workflows.roles import LogSpec, probability_column, resolve
@@ -73,8 +73,8 @@ def test_histograms_count_every_weight_once() -> None:
 
 def test_results_hold_no_number_that_json_cannot(tmp_path: Path) -> None:
     awkward = {"a": math.nan, "b": [math.inf, np.float64(2.5), np.int64(3)], 4: (True, None), "t": torch.ones(2)}
-    assert plain(awkward) == {"a": None, "b": [None, 2.5, 3], "4": [True, None], "t": [1.0, 1.0]}
-    path = write_results(plain(awkward), tmp_path / "new" / "folder")
+    assert jsonable(awkward) == {"a": None, "b": [None, 2.5, 3], "4": [True, None], "t": [1.0, 1.0]}
+    path = write_results(jsonable(awkward), tmp_path / "new" / "folder")
     assert json.loads(path.read_text())["b"] == [None, 2.5, 3]
     (tmp_path / "file").write_text("")
     with pytest.raises(OffPolicyError):

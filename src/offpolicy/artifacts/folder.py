@@ -1,7 +1,6 @@
 """A learned policy is a folder: `policy.safetensors`, `policy.json` and `checksums.json`. No pickle anywhere."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,6 @@ from offpolicy.artifacts.document import (
     library_versions,
     parsed,
     parsed_document,
-    plain,
 )
 from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.recipes import LinearRecipe, LoggingTwoTowerRecipe, ScorerRecipe, TwoTowerRecipe
@@ -25,6 +23,7 @@ from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.artifacts.tensors import feature_recipes, packed, unpacked
 from offpolicy.atomic import remove_leftovers, whole_folder
 from offpolicy.errors import ParameterError
+from offpolicy.json_writer import json_text, jsonable
 from offpolicy.log import ActionTable, LoggedData
 from offpolicy.models import Scorer
 from offpolicy.policies import ScorerPolicy
@@ -66,7 +65,7 @@ def save_policy(
     with whole_folder(target) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / DOCUMENT).write_bytes(document)
-        (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1))
+        (folder / CHECKSUMS).write_text(json_text(sums, indent=1), encoding="utf-8")
         _load(folder)
     return target
 
@@ -164,7 +163,7 @@ def _document(scorer: Scorer, excluded: list[int], log: LoggedData, metadata: Ma
     recipe: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
-        "metadata": plain(metadata),
+        "metadata": jsonable(metadata, "metadata"),
         "versions": library_versions(),
         "reward_range": log.reward_range,
         "context": context,
@@ -172,10 +171,7 @@ def _document(scorer: Scorer, excluded: list[int], log: LoggedData, metadata: Ma
         "actions": {"ids": log.actions.vocabulary.to_list(), "features": feature_recipes(log.actions)},
         "scorer": specification,
     }
-    try:
-        return json.dumps(recipe, indent=1, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, TypeError) as error:  # e.g. text that no encoding can write
-        raise ParameterError(f"The policy cannot be written as JSON: {error}.") from None
+    return json_text(recipe, "The policy", indent=1).encode()
 
 
 def _recipe(specification: dict[str, Any]) -> LinearRecipe | TwoTowerRecipe | LoggingTwoTowerRecipe:

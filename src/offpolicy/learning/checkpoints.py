@@ -15,6 +15,7 @@ from torch import Tensor
 
 from offpolicy.atomic import write_whole
 from offpolicy.errors import OffPolicyError
+from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
 
 FORMAT = 1
@@ -40,7 +41,7 @@ class Checkpoint:
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     """Replace the directory's checkpoint."""
     plain = {name: values.detach().contiguous().clone() for name, values in checkpoint.tensors.items()}
-    facts = json.dumps({"format": FORMAT, **checkpoint.facts})
+    facts = json_text({"format": FORMAT, **checkpoint.facts}, "checkpoint")
     write_whole(directory / CHECKPOINT, save(plain, metadata={"offpolicy": facts}))
 
 

@@ -1,12 +1,12 @@
 """The record of a training: one JSON object an epoch, and TensorBoard events where asked."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from offpolicy.atomic import write_whole
 from offpolicy.errors import MissingExtraError
+from offpolicy.json_writer import json_text
 from offpolicy.learning.checkpoints import METRICS
 
 Epoch = dict[str, Any]
@@ -15,7 +15,7 @@ Epoch = dict[str, Any]
 
 def write_metrics(directory: Path, history: Sequence[Epoch]) -> None:
     """Replace the file of metrics: one line an epoch, whole at any moment, no epoch twice."""
-    lines = "".join(json.dumps(epoch) + "\n" for epoch in history)
+    lines = "".join(json_text(epoch, "epoch") + "\n" for epoch in history)
     write_whole(directory / METRICS, lines)
 
 

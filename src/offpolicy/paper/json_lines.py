@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.errors import LogError
+from offpolicy.json_writer import json_text
 
 Row = dict[str, Any]
 
@@ -45,4 +46,4 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
 
 def as_lines(rows: Iterable[Row]) -> str:
     """One JSON object a line."""
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(json_text(row, "row") + "\n" for row in rows)

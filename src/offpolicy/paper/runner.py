@@ -13,7 +13,7 @@ from offpolicy.artifacts import library_versions
 from offpolicy.atomic import write_whole
 from offpolicy.engine import Crew, Done, Job
 from offpolicy.errors import DivergedError, OffPolicyError
-from offpolicy.json_values import plain
+from offpolicy.json_writer import jsonable
 from offpolicy.paper.json_lines import Row, append_rows, as_lines, read_rows
 from offpolicy.paper.output import RESULTS
 from offpolicy.paper.plan import STAGES, Key, Plan
@@ -136,11 +136,11 @@ def perform(
     """One job, in a worker process; a training that diverges is a result of its own, without a metric."""
     made: Study = study(**arguments)
     if key.stage == "tune":
-        return plain(made.tune(key.line, trials, key.seed, storage))
+        return jsonable(made.tune(key.line, trials, key.seed, storage), key.line)
     try:
         if key.stage == "validate":
-            return plain(made.validate(key.line, settings, key.seed))
-        return plain(made.measure(key.line, settings, key.seed))
+            return jsonable(made.validate(key.line, settings, key.seed), key.line)
+        return jsonable(made.measure(key.line, settings, key.seed), key.line)
     except DivergedError as error:
         return None if key.stage == "validate" else [{"diverged": str(error)}]
 

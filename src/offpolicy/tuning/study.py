@@ -4,7 +4,6 @@ had happened.
 Records and pruning are Optuna's; which settings are tried is not left to its state but is a function of their number.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import MissingExtraError, OffPolicyError, ParameterError
+from offpolicy.json_writer import jsonable
 from offpolicy.progress import progress
 from offpolicy.tuning.spaces import Setting, Space, as_settings, setting
 
@@ -122,7 +122,7 @@ def _open(name: str, storage: str | Path | None, warmup: int, identity: Mapping[
     study = optuna.create_study(
         storage=url, study_name=name, direction="maximize", pruner=pruner, load_if_exists=url is not None
     )
-    mine = json.loads(json.dumps(identity))
+    mine = jsonable(identity, "identity")
     theirs = study.user_attrs.get("identity")
     if theirs is None:
         study.set_user_attr("identity", mine)

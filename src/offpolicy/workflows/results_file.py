@@ -1,6 +1,5 @@
 """`results.json`: everything a report shows about a run, as plain numbers; written whole or not at all."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,11 +12,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from offpolicy.artifacts import library_versions
-from offpolicy.atomic import write_whole
 from offpolicy.checks import check_choice, check_number
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation import GAMMA, LEVEL, Evaluation, PolicyRows, log_driven, propensity_ladder
-from offpolicy.json_values import plain
+from offpolicy.json_writer import jsonable, write_json
 from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy
@@ -188,11 +186,11 @@ def results(
         "risky_actions": [],
     }
     document = {"format": FORMAT, "version": VERSION, "kind": kind, "run": dict(run), "log": facts, **empty, **parts}
-    return dict(plain(document))
+    return dict(jsonable(document, "results"))
 
 
 def write_results(document: Mapping[str, Any], folder: str | Path) -> Path:
     """Write `results.json` into a folder, which is made where it is missing."""
     path = Path(folder).expanduser() / RESULTS
-    write_whole(path, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_json(path, document, "results")
     return path
