@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offpolicy.atomic import write_whole
+from offpolicy.atomic import write_atomic
 from offpolicy.errors import ParameterError
 
 NESTING = 50
@@ -37,7 +37,7 @@ def json_text(value: Any, name: str = "value", *, indent: int | None = None) -> 
 
 def write_json(path: str | Path, value: Any, name: str = "value") -> None:
     """Write a JSON file that is replaced as a whole or not at all."""
-    write_whole(path, json_text(value, name, indent=1) + "\n")
+    write_atomic(path, json_text(value, name, indent=1) + "\n")
 
 
 def _jsonable(value: Any, path: tuple[Any, ...]) -> Any:

@@ -26,7 +26,7 @@ from offpolicy.artifacts.onnx_graph import (
 )
 from offpolicy.artifacts.onnx_parity import Parity, check_parity, runtime_module
 from offpolicy.artifacts.saved_policy import SavedPolicy
-from offpolicy.atomic import whole_file
+from offpolicy.atomic import atomic_file
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.models import IdColumn, LinearScorer, LoggingTwoTower, Tower, TwoTowerScorer
@@ -55,7 +55,7 @@ def export_onnx(saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: 
             "Learn a smaller one."
         )
     content = policy_model(saved, k).SerializeToString()
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_bytes(content)
         return None if contexts is None else check_parity(saved, temporary, contexts, k=k)
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from offpolicy.atomic import write_whole
+from offpolicy.atomic import write_atomic
 from offpolicy.errors import OffPolicyError
 from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
@@ -42,7 +42,7 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     """Replace the directory's checkpoint."""
     plain = {name: values.detach().contiguous().clone() for name, values in checkpoint.tensors.items()}
     facts = json_text({"format": FORMAT, **checkpoint.facts}, "checkpoint")
-    write_whole(directory / CHECKPOINT, save(plain, metadata={"offpolicy": facts}))
+    write_atomic(directory / CHECKPOINT, save(plain, metadata={"offpolicy": facts}))
 
 
 def read_checkpoint(directory: Path) -> Checkpoint | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offpolicy.atomic import write_whole
+from offpolicy.atomic import write_atomic
 from offpolicy.errors import MissingExtraError
 from offpolicy.json_writer import json_text
 from offpolicy.learning.checkpoints import METRICS
@@ -16,7 +16,7 @@ Epoch = dict[str, Any]
 def write_metrics(directory: Path, history: Sequence[Epoch]) -> None:
     """Replace the file of metrics: one line an epoch, whole at any moment, no epoch twice."""
     lines = "".join(json_text(epoch, "epoch") + "\n" for epoch in history)
-    write_whole(directory / METRICS, lines)
+    write_atomic(directory / METRICS, lines)
 
 
 class TensorBoard:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offpolicy.atomic import write_whole
-from offpolicy.engine import Crew, Job
+from offpolicy.atomic import write_atomic
+from offpolicy.engine import Job, WorkerPool
 from offpolicy.errors import LogError
 from offpolicy.learning import METHODS
 from offpolicy.paper.formats import markdown
@@ -44,8 +44,8 @@ class Experiment:
     def run(self, path: Path, workers: int = WORKERS) -> None:
         """Tune what is not tuned, learn what is not learned, seed by seed."""
         missing = [name for name in self.names if name not in self.tuned(path)]
-        with Crew(workers) as crew:
-            for done in crew.work([Job(self.tune, (name, self.trials)) for name in missing]):
+        with WorkerPool(workers) as pool:
+            for done in pool.work([Job(self.tune, (name, self.trials)) for name in missing]):
                 append_rows(path, [done.result])
             tuned = self.tuned(path)
             finished = {(row["method"], row["seed"]) for row in read_rows(path) if "seed" in row}
@@ -54,7 +54,7 @@ class Experiment:
                 left = {name: tuned[name] for name in self.names if (name, seed) not in finished}
                 if left:
                     jobs.append(Job(self.learn, (seed, left, self.trials)))
-            for done in crew.work(jobs):
+            for done in pool.work(jobs):
                 append_rows(path, done.result)
 
     def tuned(self, path: Path) -> dict[str, Mapping[str, Any]]:
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.verb == "docs":
         page: Path = given.out or Path("docs/learning.md")
-        write_whole(page, refreshed_page(page.read_text(encoding="utf-8"), page.parent / "results"))
+        write_atomic(page, refreshed_page(page.read_text(encoding="utf-8"), page.parent / "results"))
         return
     path = given.out or Path("learning_synthetic.jsonl")
     if given.verb == "run":
