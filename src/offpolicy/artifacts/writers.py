@@ -1,4 +1,4 @@
-"""Tables written batch by batch to a file that appears whole or not at all."""
+"""Tables written batch by batch to a file that is replaced atomically."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -28,7 +28,7 @@ def recommend(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recommend actions for every context of a file; the output appears whole or not at all.
+    """Recommend actions for every context of a file; the output is written atomically.
 
     Each line carries the probability of its action. In mode sample, rank 1 was chosen with just this probability: store
     it as the propensity of the next log.

@@ -20,8 +20,7 @@ from offpolicy.evaluation import RankingSums, rank_lists
 from offpolicy.learning import LearnerConfig, RowInputs, Schedule, Trainer, prepare_training
 from offpolicy.log import LoggedData
 from offpolicy.models import Batch, LoggingTwoTower
-from offpolicy.paper.learning_runs import Entry, uninformed
-from offpolicy.paper.studies.lines import LINES, space_of
+from offpolicy.paper.studies.lines import LINES, Entry, space_of, uninformed
 from offpolicy.paper.studies.study import Candidate, Row, Settings, known, searched
 from offpolicy.policies import Policy, ScorerPolicy
 from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy
