@@ -39,6 +39,7 @@ reproduce: setup
 docs: setup
 	$(BIN)/python -m offpolicy.estimators.catalogue > docs/estimators.md
 	$(BIN)/python -m offpolicy.cli.pages > docs/commands.md
+	$(BIN)/python -m offpolicy.cli.learning_page
 	$(BIN)/python -m offpolicy.cli.reproduction_page
 
 clean:

@@ -11,7 +11,6 @@ computed again. Other worlds of the same settings are drawn by --world.
 import argparse
 import functools
 import json
-import multiprocessing
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from offpolicy.engine import Job, WorkerPool
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
@@ -111,11 +111,12 @@ def collect(path: Path, settings: list[int], runs: int, workers: int, world_seed
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     have = {(run["setting"], run["seed"]) for run in done}
     tasks = [(s, seed, world_seed) for seed in range(runs) for s in settings if (s, seed) not in have]
-    with multiprocessing.get_context("spawn").Pool(workers) as pool, path.open("a") as file:
-        for run in pool.imap_unordered(one_run, tasks):
-            file.write(json.dumps(run) + "\n")
+    jobs = [Job(one_run, (task,), rank=task[1], name=f"setting {task[0]}, seed {task[1]}") for task in tasks]
+    with WorkerPool(workers) as pool, path.open("a") as file:
+        for finished in pool.work(jobs):
+            file.write(json.dumps(finished.result) + "\n")
             file.flush()
-            done.append(run)
+            done.append(finished.result)
     return [run for run in done if run["setting"] in settings and run["seed"] < runs]
 
 

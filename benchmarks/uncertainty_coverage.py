@@ -11,9 +11,7 @@ default method in the linear worlds.
 
 import itertools
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from statistics import mean
 
 import numpy as np
@@ -21,6 +19,7 @@ import torch
 
 from figures import Figure, arguments
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
+from offpolicy.engine import Job, WorkerPool
 from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData
 from offpolicy.policies import tensor
 from offpolicy.propensity import fit_logging_policy
@@ -153,8 +152,12 @@ def main() -> None:
     worlds, seeds = (WORLDS[:1], 2) if options.quick else (WORLDS, options.seeds)
     drawn = range(options.first, options.first + seeds)
     tasks = [Task(*each) for each in itertools.product(worlds, sizes, drawn)]
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        every = [cell for found in pool.map(cells, reversed(tasks)) for cell in found]
+    with WorkerPool(2) as pool:
+        every = [
+            cell
+            for done in pool.work([Job(cells, (task,), name=str(task)) for task in reversed(tasks)])
+            for cell in done.result
+        ]
     found = list(summaries(every, sizes))
     if options.json:
         for s in found:

@@ -18,7 +18,7 @@ from offpolicy.errors import MissingExtraError, OffPolicyError, ParameterError
 from offpolicy.estimators.uncertainty_aware import uips
 from offpolicy.learning import METHODS, LearnerConfig, learn_policy
 from offpolicy.policies import UniformPolicy, logged_log_prob, tensor
-from offpolicy.tuning import HeldOutValue, Report, Tuned, search, search_space, tune
+from offpolicy.tuning import Dial, HeldOutValue, Report, Tuned, search, search_space, tune
 from offpolicy.tuning.spaces import setting
 from offpolicy.tuning.study import STARTUP
 
@@ -70,14 +70,14 @@ def test_all_methods_try_the_same_learning_rates_and_fill_their_range() -> None:
     assert np.diff(logs).max() < 2.5 * (math.log(0.1) - math.log(1e-3)) / 20
 
 
-def test_settings_fill_the_space_more_evenly_than_chance() -> None:
-    counts = np.zeros((2, 3))
+@pytest.mark.parametrize("seed", [0, 4, 9])
+def test_thirty_settings_of_three_dials_fill_each_of_thirty_cells_once(seed: int) -> None:
+    counts = np.zeros((2, 3, 5))  # the bases of the first three coordinates
     for n in range(30):
-        values = setting(SPACE, n, 4)
-        shares = [math.log(values[d.name] / d.low) / math.log(d.high / d.low) for d in SPACE[1:]]
-        counts[int(shares[0] * 2 * 0.999), int(shares[1] * 3 * 0.999)] += 1
-    assert counts.min() >= 4  # 5 a cell on average; independent draws leave some cell with fewer almost always
-    assert counts.max() <= 6
+        values = setting(SPACE, n, seed)
+        shares = [math.log(values[d.name] / d.low) / math.log(d.high / d.low) for d in SPACE]
+        counts[tuple(int(share * cells) for share, cells in zip(shares, counts.shape, strict=True))] += 1
+    assert (counts == 1).all()
 
 
 def same(one: Tuned, other: Tuned) -> bool:
@@ -143,6 +143,19 @@ def test_sigkill_in_the_middle_of_a_trial(tmp_path: Path) -> None:
     resumed = search(objective, space, name="k", trials=7, seed=3, storage=tmp_path / "kept")
     assert len(calls) == 4
     assert same(resumed, search(objective, space, name="k", trials=7, seed=3))
+
+
+def test_a_trial_that_was_enqueued_and_not_begun_is_run_once(tmp_path: Path) -> None:
+    """A kill between the queue and the trial leaves a waiting one; two points with equal settings are two trials."""
+    optuna = pytest.importorskip("optuna")
+    space = (Dial("x", choices=(1.0, 2.0)),)
+    search(lambda settings, _: settings["x"], space, trials=2, storage=tmp_path / "a.db")
+    study = optuna.load_study(study_name="study", storage=f"sqlite:///{tmp_path / 'a.db'}")
+    study.enqueue_trial(setting(space, 2, 0), user_attrs={"point": 2})
+    found = search(lambda settings, _: settings["x"], space, trials=5, storage=tmp_path / "a.db")
+    assert [trial.point for trial in found.trials] == [0, 1, 2, 3, 4]
+    assert [trial.settings for trial in found.trials] == [setting(space, n, 0) for n in range(5)]
+    assert len(study.get_trials()) == 5
 
 
 def test_more_trials_continue_and_another_study_is_refused(tmp_path: Path) -> None:

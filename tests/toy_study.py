@@ -10,6 +10,8 @@ from typing import Any
 from offpolicy.errors import DivergedError, OffPolicyError
 from offpolicy.paper.plan import Plan
 from offpolicy.paper.recipe import Recipe
+from offpolicy.paper.studies import Study
+from offpolicy.registry import Registry
 
 CALLS = "calls.txt"
 
@@ -65,7 +67,7 @@ class ToyStudy:
                 file.write(" ".join(map(str, (os.getpid(), *words))) + "\n")
 
 
-STUDIES = {"toy": ToyStudy}
+STUDIES: Registry[type[Study]] = Registry("study", {"toy": ToyStudy})
 
 RECIPE = Recipe(
     "toy",

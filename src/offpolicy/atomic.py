@@ -1,29 +1,44 @@
-"""Files and folders that appear whole or not at all, also when the process is killed while writing.
+"""Atomic files and folders: a reader sees the former content or the new one, also when the writer is killed.
 
-What is written goes to a sibling called `name.tmp-xxxxxxxx`, is flushed to the disk, and takes its place by one
-rename. A writer holds a lock on its sibling for as long as it lives; a sibling without a lock is what a killed writer
-left behind, and the next write to the same place removes it.
+What is written goes to a sibling called `name.tmp-xxxxxxxx` and is flushed to the disk. A file then takes its place by
+one rename. A folder has versions: its files stand in `versions/<id>/`, and the small file `CURRENT`, which is replaced
+by one rename, names the version that readers take. The version before stays until the next one is published, so that
+whoever is reading it can finish.
+
+A writer holds a lock on its sibling for as long as it lives; a sibling without a lock is what a killed writer left
+behind, and the next write to the same place removes it. Where the system has no such locks (Windows, some network file
+systems) files and folders are as atomic, but nothing that killed writers left, and no former version, is removed.
 """
 
-import ctypes
-import fcntl
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from offpolicy.errors import OffPolicyError
 
-AT_FDCWD = -100  # "relative to the working directory", from the Linux headers
-RENAME_EXCHANGE = 2
+CURRENT, VERSIONS = "CURRENT", "versions"
+_ID = re.compile(r"[0-9a-f]{8}")
+
+
+def _posix_locks() -> Any:
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    return fcntl
+
+
+_locks = _posix_locks()
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path to write; it replaces `path` when the block ends, and vanishes when it fails."""
+def atomic_file(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path to write; it replaces `path` when the block ends, and is removed when it fails."""
     target = _resolved(path)
     if target.is_dir():
         raise OffPolicyError(f"{target} cannot be written as a file, because it is a folder. Choose another name.")
@@ -34,50 +49,101 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         _flush(target.parent)
 
 
-@contextmanager
-def whole_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder to fill; it replaces `path` when the block ends, and vanishes when it fails.
+def write_atomic(path: str | Path, content: bytes | str) -> None:
+    """Write a file that is replaced as a whole or not at all; text as UTF-8."""
+    data = content.encode() if isinstance(content, str) else content
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(data)
 
-    A folder that was there before stays until the new one is complete.
+
+@contextmanager
+def new_version(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder to fill; it is the folder's current version when the block ends, or removed if it fails.
+
+    The former version stays, those before it are removed.
     """
     target = _resolved(path)
     if target.exists() and not target.is_dir():
         raise OffPolicyError(f"{target} cannot be written as a folder, because it is a file. Choose another name.")
     with _readable_errors(target), _sibling(target, folder=True) as temporary:
-        yield temporary
-        for inside in temporary.rglob("*"):
+        version = temporary / VERSIONS / secrets.token_hex(4)
+        version.mkdir(parents=True)
+        yield version
+        (temporary / CURRENT).write_text(version.name, encoding="ascii")
+        for inside in (*temporary.rglob("*"), temporary):
             _flush(inside)
-        _flush(temporary)
-        _publish(temporary, target)
+        _publish(temporary, version, target)
         _flush(target.parent)
 
 
-def write_whole(path: str | Path, content: bytes | str) -> None:
-    """Write a file that appears whole or not at all; text as UTF-8."""
-    data = content.encode() if isinstance(content, str) else content
-    with whole_file(path) as temporary:
-        temporary.write_bytes(data)
+def current_version(path: str | Path) -> Path:
+    """The folder that holds the current files: a version, or `path` itself where it has no `CURRENT`.
+
+    Two saves later the version is gone: a reader that finds files missing asks again.
+    """
+    folder = Path(path).expanduser()
+    name = _current_id(folder)
+    if name is None:
+        return folder
+    if not _ID.fullmatch(name):
+        raise OffPolicyError(f"{folder / CURRENT} does not name a version. Copy the folder again in full.")
+    return folder / VERSIONS / name
+
+
+def _current_id(folder: Path) -> str | None:
+    """What CURRENT says: nothing legible where it is damaged, None where it is missing."""
+    try:
+        return (folder / CURRENT).read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return ""
+
+
+def versions(path: str | Path) -> list[Path]:
+    """Every version in a folder, the current one among them."""
+    inside = Path(path).expanduser() / VERSIONS
+    return sorted(one for one in inside.iterdir() if _ID.fullmatch(one.name)) if inside.is_dir() else []
 
 
 def leftovers(path: str | Path) -> list[Path]:
     """What writers of this file or folder, killed or still alive, have beside it."""
     target = _resolved(path)
-    pattern = re.compile(re.escape(target.name) + r"\.(tmp|old)-[0-9a-f]{8}")
+    pattern = re.compile(re.escape(target.name) + r"\.tmp-[0-9a-f]{8}")
     if not target.parent.is_dir():
         return []
     return sorted(other for other in target.parent.iterdir() if pattern.fullmatch(other.name))
 
 
 def remove_leftovers(path: str | Path) -> None:
-    """Remove what killed writers left beside this file or folder, after restoring a folder they had moved away."""
-    target = _resolved(path)
-    for other in leftovers(target):
-        with suppress(OSError), _opened(other) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error means that its writer lives
-            if ".old-" in other.name and not target.exists():
-                other.rename(target)
-            else:
+    """Remove what killed writers left beside this file or folder."""
+    for other in leftovers(path):
+        with suppress(OSError), lock(other, wait=False) as held:  # an error means that its writer lives
+            if held:
                 _remove(other)
+
+
+@contextmanager
+def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a file or folder against other processes; gives False where the system has no locks.
+
+    Without `wait`, a BlockingIOError says that another process holds it. The end of a process ends its locks.
+    """
+    if _locks is None:
+        yield False
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        held = True
+        try:
+            _locks.flock(handle, _locks.LOCK_EX | (0 if wait else _locks.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks
+            held = False
+        yield held
+    finally:
+        os.close(handle)
 
 
 def _resolved(path: str | Path) -> Path:
@@ -97,42 +163,57 @@ def _readable_errors(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _sibling(target: Path, folder: bool) -> Iterator[Path]:
+    """A fresh sibling, locked until the block ends; what is left of it then is removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
-    path, handle = _claimed(target, folder)
-    try:
-        yield path
-    finally:
-        _remove(path)  # nothing where it took its place, the former folder where it exchanged places
-        os.close(handle)
+    path, holding = _claimed(target, folder)
+    with holding:
+        try:
+            yield path
+        finally:
+            _remove(path)
 
 
-def _claimed(target: Path, folder: bool) -> tuple[Path, int]:
-    """A fresh sibling and the handle that keeps it locked."""
+def _claimed(target: Path, folder: bool) -> tuple[Path, ExitStack]:
+    """A fresh sibling and what keeps it locked."""
     while True:
         path = target.with_name(f"{target.name}.tmp-{secrets.token_hex(4)}")
         path.mkdir() if folder else path.touch(exist_ok=False)
+        holding = ExitStack()
         with suppress(FileNotFoundError):  # another writer, cleaning up, was quicker than the lock: try again
-            handle = os.open(path, os.O_RDONLY)
-            with suppress(OSError):  # a file system without locks: then nothing is ever cleaned up either
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            holding.enter_context(lock(path))
             if path.exists():
-                return path, handle
-            os.close(handle)
+                return path, holding
+        holding.close()
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
+def _publish(temporary: Path, version: Path, target: Path) -> None:
+    """Move a complete version to its place and point at it; a folder that is not yet there comes by one rename."""
+    if not target.exists():
+        with suppress(OSError):  # another writer was quicker: then this is the next version
+            temporary.rename(target)
+            return
+    with lock(target) as held:
+        former = _current_id(target)
+        (target / VERSIONS).mkdir(exist_ok=True)
+        version.rename(target / VERSIONS / version.name)
+        _flush(target / VERSIONS)
+        (temporary / CURRENT).replace(target / CURRENT)
+        _flush(target)
+        if held:
+            for other in versions(target):
+                if other.name not in (version.name, former):
+                    _remove(other)
 
 
 def _flush(path: Path) -> None:
-    with _opened(path) as handle:
+    if os.name == "nt" and path.is_dir():
+        return  # folders cannot be opened there
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _remove(path: Path) -> None:
@@ -140,26 +221,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _publish(new: Path, target: Path) -> None:
-    """Move a complete folder to its place; a former one ends up under the temporary name."""
-    if not target.exists():
-        new.rename(target)
-    elif not _exchanged(new, target):
-        former = target.with_name(f"{target.name}.old-{secrets.token_hex(4)}")
-        with _opened(target) as handle:
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)  # so that nobody takes it for a leftover
-            target.rename(former)  # killed here, the next writer or reader puts it back
-            new.rename(target)
-            _remove(former)
-
-
-def _exchanged(one: Path, other: Path) -> bool:
-    """Whether the system could swap two folders in one step."""
-    swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if swap is None:
-        return False
-    swap.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    return bool(swap(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)

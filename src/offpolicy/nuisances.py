@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from offpolicy.atomic import write_whole
+from offpolicy.atomic import write_atomic
 from offpolicy.errors import OffPolicyError, ParameterError
-from offpolicy.json_values import plain
+from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
@@ -142,7 +142,7 @@ class Nuisances:
             tensors |= {f"rewards/{name}": values for name, values in own.items()}
         path = _path(folder, self.log, self.model, self.seed)
         content = {name: values.detach().contiguous().clone() for name, values in tensors.items()}
-        write_whole(path, save(content, metadata={"offpolicy": json.dumps(plain(facts), allow_nan=False)}))
+        write_atomic(path, save(content, metadata={"offpolicy": json_text(facts, "nuisances")}))
         return path
 
     @classmethod

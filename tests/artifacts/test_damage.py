@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from offpolicy.artifacts import ArtifactError, SavedPolicy, load_policy, save_policy
 from offpolicy.artifacts.folder import DOCUMENT, FILES, WEIGHTS, _sha256
+from offpolicy.atomic import CURRENT, current_version
 from offpolicy.errors import OffPolicyError
 from policy_worlds import a_linear, a_log, a_two_tower, frame
 
@@ -151,7 +152,7 @@ def damage_tensors(folder: Path, data: st.DataObject) -> bool:
 
 def check(folder: Path, damage: Damage, data: st.DataObject) -> None:
     with copied(folder) as copy:
-        exact = damage(copy, data)
+        exact = damage(current_version(copy), data)
         named = True
         saved: SavedPolicy | None
         try:
@@ -172,11 +173,25 @@ def check(folder: Path, damage: Damage, data: st.DataObject) -> None:
         assert found["row"].n_unique() == len(CONTEXTS)
 
 
+def damage_pointer(folder: Path, data: st.DataObject) -> bool:
+    """Anything in `CURRENT` but the name of the version."""
+    pointer = folder.parents[1] / CURRENT
+    pointer.unlink()
+    how = data.draw(st.sampled_from(["delete", "folder", "noise", "text"]))
+    if how == "folder":
+        pointer.mkdir()
+    elif how != "delete":
+        other = st.from_regex(rb"[0-9a-f]{8}", fullmatch=True)
+        pointer.write_bytes(data.draw(st.binary(max_size=20) if how == "noise" else other))
+    return True
+
+
 DAMAGES: dict[str, Damage] = {
     "bytes": damage_bytes,
     "header": damage_header,
     "document": damage_document,
     "tensors": damage_tensors,
+    "pointer": damage_pointer,
 }
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from offpolicy.artifacts import ArtifactError, load_policy, save_policy
+from offpolicy.artifacts import folder as folder_module
 from offpolicy.artifacts.folder import FILES
+from offpolicy.atomic import current_version
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.learning import LearnerConfig, learn_policy
 from offpolicy.log import LoggedData, Vocabulary
@@ -45,7 +47,8 @@ def test_round_trip(tmp_path: Path, kind: str) -> None:
         "note": "mine",
     }
     assert save_policy(scorer, log, tmp_path / "policy", metadata=metadata) == tmp_path / "policy"
-    assert sorted(path.name for path in (tmp_path / "policy").iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in (tmp_path / "policy").iterdir()) == ["CURRENT", "versions"]
+    assert sorted(path.name for path in current_version(tmp_path / "policy").iterdir()) == sorted(FILES)
     saved = load_policy(tmp_path / "policy")
     expected = ScorerPolicy(scorer, log.actions)
     assert torch.equal(saved.log_probs(log.contexts), expected.log_probs(log.contexts))
@@ -55,9 +58,9 @@ def test_round_trip(tmp_path: Path, kind: str) -> None:
     assert [(c.name, c.kind) for c in saved.context] == [(n, c.kind) for n, c in log.contexts.items()]
     kept = saved.metadata.model_dump()
     assert kept["method"] == "uips"
-    assert kept["hyper"] == {"lam": "inf", "gamma": 0.5}
+    assert kept["hyper"] == {"lam": None, "gamma": 0.5}
     assert kept["config"] == {"layers": [1, 2], "out": str(tmp_path)}
-    assert kept["metrics"] == {"value": "nan", "curve": [0.25, 0.5], "last": 2.0}
+    assert kept["metrics"] == {"value": None, "curve": [0.25, 0.5], "last": 2.0}
     assert (kept["seed"], kept["note"]) == (7, "mine")
     assert saved.document.versions["torch"] == torch.__version__
     protocols: tuple[type, ...] = (Policy, RowPolicy)
@@ -69,7 +72,8 @@ def test_the_same_policy_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_policy(a_two_tower(log), log, tmp_path / name)
     for name in FILES:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+        one, two = (current_version(tmp_path / policy) / name for policy in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.parametrize("ids", [[3, 1, 2**40], ["é", "b\n", ""], [True, False], [2**63 + 5, 1], [None, 4]])
@@ -143,10 +147,42 @@ def test_saving_again_replaces_a_policy_but_nothing_else(tmp_path: Path) -> None
     save_policy(a_linear(log), log, tmp_path / "policy", metadata={"seed": 2})
     assert load_policy(tmp_path / "policy").metadata.seed == 2
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]
-    (tmp_path / "policy" / "thesis.txt").write_text("years of work")
-    with pytest.raises(ArtifactError, match=r"holds 'thesis.txt'.*not replaced"):
-        save_policy(a_linear(log), log, tmp_path / "policy")
-    assert (tmp_path / "policy" / "thesis.txt").exists()
+    policy = tmp_path / "policy"
+    for place in (policy, policy / "versions", current_version(policy)):
+        (place / "thesis.txt").write_text("years of work")
+        with pytest.raises(ArtifactError, match=r"holds 'thesis.txt'.*not replaced"):
+            save_policy(a_linear(log), log, policy)
+        (place / "thesis.txt").unlink()  # it was left alone
+    assert load_policy(policy).metadata.seed == 2
+
+
+def test_a_folder_of_the_older_layout_is_read_and_replaced(tmp_path: Path) -> None:
+    log = a_log()
+    flat = tmp_path / "policy"
+    current_version(save_policy(a_linear(log), log, tmp_path / "new", metadata={"seed": 1})).rename(flat)
+    assert sorted(path.name for path in flat.iterdir()) == sorted(FILES)
+    assert load_policy(flat).metadata.seed == 1
+    save_policy(a_linear(log), log, flat, metadata={"seed": 2})
+    assert load_policy(flat).metadata.seed == 2
+    assert set(FILES) < {path.name for path in flat.iterdir()}  # who began to read them can finish
+    save_policy(a_linear(log), log, flat, metadata={"seed": 3})
+    assert load_policy(flat).metadata.seed == 3
+    assert sorted(path.name for path in flat.iterdir()) == ["CURRENT", "versions"]
+
+
+def test_a_reader_whose_version_is_removed_takes_the_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = a_log()
+    target = save_policy(a_linear(log), log, tmp_path / "policy", metadata={"seed": 1})
+    resolve, seeds = current_version, iter([2, 3])
+
+    def slow(path: Path) -> Path:
+        found = resolve(path)
+        for seed in seeds:
+            save_policy(a_linear(log), log, target, metadata={"seed": seed})
+        return found
+
+    monkeypatch.setattr(folder_module, "current_version", slow)
+    assert load_policy(target).metadata.seed == 3
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
@@ -200,10 +236,11 @@ def test_loading_names_file_and_remedy(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="does not exist"):
         load_policy(tmp_path / "nowhere")
     with pytest.raises(ArtifactError, match="is a file"):
-        load_policy(folder / "policy.json")
+        load_policy(current_version(folder) / "policy.json")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArtifactError, match=r"policy.safetensors is missing. .* copy this one again in full"):
         load_policy(tmp_path / "empty")
+    folder = current_version(folder)
     document = json.loads((folder / "policy.json").read_text())
     for change, message in (({"version": 2}, "version 2 .* Upgrade"), ({"format": "other"}, "its format is 'other'")):
         rewrite(folder, document | change)
@@ -226,13 +263,6 @@ def rewrite(folder: Path, document: Any) -> None:
     sums = json.loads((folder / "checksums.json").read_text())
     sums["sha256"]["policy.json"] = _sha256(content)
     (folder / "checksums.json").write_text(json.dumps(sums))
-
-
-def test_a_policy_moved_away_by_a_killed_writer_is_found(tmp_path: Path) -> None:
-    log = a_log()
-    folder = save_policy(a_linear(log), log, tmp_path / "policy")
-    folder.rename(tmp_path / "policy.old-0a1b2c3d")
-    assert load_policy(folder).n_actions == 23
 
 
 def test_a_learned_policy_can_be_saved_as_it_is(tmp_path: Path) -> None:

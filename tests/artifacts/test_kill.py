@@ -1,4 +1,4 @@
-"""`kill -9` at random moments of saving and of recommending to a file: the output is whole or absent."""
+"""`kill -9` at random moments of saving and of recommending to a file: the output is complete or absent."""
 
 import os
 import random
@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from offpolicy.artifacts import load_policy, save_policy
-from offpolicy.atomic import leftovers
+from offpolicy.atomic import leftovers, versions
 from policy_worlds import a_linear, a_log, frame
 
 ROWS = 400
@@ -38,14 +40,21 @@ while True:
 """
 
 
-def killed(script: str, moment: float, *arguments: Path) -> None:
-    """Run a script and kill it so many seconds after it is ready."""
+@contextmanager
+def running(script: str, *arguments: Path) -> Iterator[subprocess.Popen[str]]:
+    """A script that has said that it is ready."""
     tests = Path(__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
     command = [sys.executable, "-c", script, *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        yield process
+
+
+def killed(script: str, moment: float, *arguments: Path) -> None:
+    """Run a script and kill it so many seconds after it is ready."""
+    with running(script, *arguments) as process:
         time.sleep(moment)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
@@ -63,6 +72,21 @@ def check_saving(folder: Path, tries: int, seed: int) -> None:
     save_policy(expected, log, target)
     assert leftovers(target) == []
     assert [path.name for path in folder.iterdir()] == ["policy"]
+    assert sorted(path.name for path in target.iterdir()) == ["CURRENT", "versions"]
+    assert len(versions(target)) <= 2
+
+
+def test_readers_never_meet_a_policy_in_the_making(tmp_path: Path) -> None:
+    """A process saves again and again; every load meanwhile gives one of its policies, and newer ones with time."""
+    target = save_policy(a_linear(a_log()), a_log(), tmp_path / "policy", metadata={"seed": 0})
+    seeds = []
+    with running(SAVING, target) as process:
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            seeds.append(load_policy(target).metadata.seed or 0)
+        process.kill()
+    assert seeds == sorted(seeds)
+    assert seeds[-1] > 3
 
 
 def check_serving(folder: Path, tries: int, seed: int) -> None:

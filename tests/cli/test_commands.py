@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offpolicy.artifacts import load_policy
-from offpolicy.atomic import leftovers
+from offpolicy.atomic import current_version, leftovers
 from offpolicy.cli import app
 from offpolicy.cli.options import config_values
 from offpolicy.cli.pages import command_pages
@@ -272,7 +272,7 @@ def test_mistakes_in_a_configuration_file_are_named(folder: Path, tmp_path: Path
 def test_a_damaged_policy_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "policy"
     damaged.mkdir()
-    for file in (folder / "run" / "policy").iterdir():
+    for file in current_version(folder / "run" / "policy").iterdir():
         (damaged / file.name).write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     contexts, out = folder / "log.csv", tmp_path / "out.csv"
     refused("recommend", damaged, contexts, "--out", out)
@@ -373,7 +373,7 @@ def check_learning(folder: Path, work: Path, tries: int, killer: Killer) -> None
     found = run(*arguments, out)
     assert found.code == 0, found.err
     for name in ("policy.safetensors", "checksums.json"):
-        assert (out / "policy" / name).exists()
+        assert (current_version(out / "policy") / name).exists()
     whole, after = (load_policy(path / "policy").policy for path in (work / "whole", out))
     assert after.weights.equal(whole.weights)
     assert {path.name for path in out.iterdir()} == {"nuisances", "policy", "results.json", "run.json", "training"}

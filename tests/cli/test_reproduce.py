@@ -27,7 +27,7 @@ trials = 3
 
 @pytest.fixture
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(STUDIES, "toy", ToyStudy)
+    monkeypatch.setitem(STUDIES.rows, "toy", ToyStudy)
     path = tmp_path / "toy.toml"
     path.write_text(RECIPE, encoding="utf-8")
     return path

@@ -1,6 +1,5 @@
 """The evaluation experiment of the paper: its world, its truth, its controls, on a small synthetic set."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from scipy.sparse import csr_matrix
 from offpolicy.datasets.synthetic import ExtremeShape
 from offpolicy.datasets.xmc import XmcData, load_xmc
 from offpolicy.evaluation.inputs import weight_inputs
-from offpolicy.paper import ope_protocol
-from offpolicy.paper.ope_protocol import markdown, run_protocol, summarise
-from offpolicy.paper.ope_worlds import QUICK, OpeSplits, epsilon_greedy, synthetic_splits, xmc_splits
+from offpolicy.paper.studies.ope import Ope
+from offpolicy.paper.studies.ope_protocol import one_seed, prepare
+from offpolicy.paper.studies.ope_worlds import QUICK, OpeSplits, epsilon_greedy, synthetic_splits, xmc_splits
 from offpolicy.policies import UniformPolicy
 from shared_data import shared_data
 
@@ -29,7 +28,8 @@ def splits() -> OpeSplits:
 
 @pytest.fixture(scope="module")
 def rows(splits: OpeSplits) -> list[dict[str, Any]]:
-    return [row for seed in run_protocol(splits, 1.0, 2, QUICK) for row in seed]
+    fitted = prepare(splits, 1.0, QUICK)
+    return [row for seed in range(2) for row in one_seed(fitted, seed)]
 
 
 def _found(rows: list[dict[str, Any]], method: str, tuned_on: str) -> list[float]:
@@ -55,9 +55,9 @@ def test_the_target_is_a_distribution_with_the_stated_value(splits: OpeSplits) -
 
 def test_the_constant_and_the_paper_form_of_minvar_answer_nothing(rows: list[dict[str, Any]]) -> None:
     truth = rows[0]["truth"]
-    table = {(row["method"], row["tuned_on"]): row for row in summarise(rows)}
-    assert table["constant 0", "none"]["mse"] == pytest.approx(truth**2)
-    assert table["minvar_paper", "none"]["mse"] == pytest.approx(truth**2, rel=0.01)
+    assert _found(rows, "constant 0", "none") == [0.0, 0.0]
+    errors = np.array(_found(rows, "minvar_paper", "none")) - truth
+    assert float((errors**2).mean()) == pytest.approx(truth**2, rel=0.01)
 
 
 def test_true_propensities_are_unbiased(splits: OpeSplits) -> None:
@@ -78,24 +78,12 @@ def test_controls_with_a_free_scale_are_scaled_estimates(rows: list[dict[str, An
         assert ratio[0] == pytest.approx(ratio[1])
 
 
-def test_summary_separates_bias_and_variance(rows: list[dict[str, Any]]) -> None:
-    for line in summarise(rows):
-        assert line["seeds"] == 2
-        # With the n − 1 of both variances: MSE = bias² + variance·(n − 1)/n.
-        assert line["mse"] == pytest.approx(line["bias"] ** 2 + line["variance"] / 2, abs=1e-12)
-        assert line["variance_of_squared_error"] == pytest.approx(line["sd"] ** 2)
-    assert "coverage" in next(line for line in summarise(rows) if line["method"] == "auto")
-    assert markdown(summarise(rows)).count("\n") == len(summarise(rows)) + 1
-
-
-def test_finished_seeds_are_kept(
-    splits: OpeSplits, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("nothing is missing")
-
-    monkeypatch.setattr(ope_protocol, "prepare", refuse)
-    assert list(run_protocol(splits, 1.0, 2, QUICK, done=rows)) == []
+def test_the_study_tells_of_the_estimate_to_rely_on_whether_it_covers_and_answers() -> None:
+    made = Ope(world="synthetic", redraw="policy")
+    (row,) = made.measure("auto", {}, 1)
+    assert {row["coverage"], row["answered"]} <= {0.0, 1.0}
+    assert row["MSE"] == pytest.approx((row["estimate"] - row["truth"]) ** 2)
+    assert "coverage" not in made.measure("uips", {}, 1)[0]
 
 
 def test_documents_become_worlds(tmp_path: Path) -> None:
@@ -109,17 +97,6 @@ def test_documents_become_worlds(tmp_path: Path) -> None:
     assert found.train.contexts.n_rows == kept - 20
     assert found.test.contexts.n_rows == int(labels[100:].any(1).sum())
     assert sorted(found.test.positive_actions) == sorted(np.nonzero(labels[100:])[1])
-
-
-def test_the_command_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "rows.jsonl"
-    command = ["--set", "synthetic", "--quick", "--tau", "2", "--out", str(out), "--seeds"]
-    ope_protocol.main([*command, "1"])
-    first = out.read_text()
-    ope_protocol.main([*command, "1"])
-    assert out.read_text() == first
-    assert {json.loads(line)["seed"] for line in first.splitlines()} == {0}
-    assert "| 2 | auto | log |" in capsys.readouterr().out
 
 
 @pytest.mark.slow

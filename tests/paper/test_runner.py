@@ -62,8 +62,8 @@ def test_every_line_is_tuned_compared_and_measured(tmp_path: Path) -> None:
 
 def test_workers_and_one_process_write_the_same_file(tmp_path: Path) -> None:
     run({tmp_path / "here": plan()}, workers=0)
-    run({tmp_path / "crew": plan()}, workers=2)
-    assert (tmp_path / "here" / RESULTS).read_bytes() == (tmp_path / "crew" / RESULTS).read_bytes()
+    run({tmp_path / "pool": plan()}, workers=2)
+    assert (tmp_path / "here" / RESULTS).read_bytes() == (tmp_path / "pool" / RESULTS).read_bytes()
 
 
 def test_a_file_cut_anywhere_is_completed_and_nothing_is_done_twice(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from offpolicy.errors import LogError, OffPolicyError, ParameterError
-from offpolicy.json_values import plain
+from offpolicy.json_writer import jsonable
 from offpolicy.results import Results, write_results
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.findings import weight_histogram
@@ -75,7 +75,7 @@ def test_histograms_count_every_weight_once() -> None:
 
 def test_results_hold_no_number_that_json_cannot(tmp_path: Path) -> None:
     awkward = {"a": math.nan, "b": [math.inf, np.float64(2.5), np.int64(3)], 4: (True, None), "t": torch.ones(2)}
-    assert plain(awkward) == {"a": None, "b": [None, 2.5, 3], "4": [True, None], "t": [1.0, 1.0]}
+    assert jsonable(awkward) == {"a": None, "b": [None, 2.5, 3], "4": [True, None], "t": [1.0, 1.0]}
     found = Results(kind="learn", log={"reward_mean": math.inf})
     path = write_results(found, tmp_path / "new" / "folder")
     assert json.loads(path.read_text())["log"] == {"reward_mean": None}

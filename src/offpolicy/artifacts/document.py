@@ -1,25 +1,19 @@
 """`policy.json`: everything about a saved policy but its weights, checked field by field when it is read."""
 
-import dataclasses
-import math
 import platform
-from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, NonNegativeInt, ValidationError, model_validator
 
 from offpolicy.artifacts.errors import ArtifactError
-from offpolicy.errors import ParameterError
 from offpolicy.log import Id
 from offpolicy.models import AnyScorerRecipe, Strict
 
 FORMAT = "offpolicy policy"
 VERSION = 1
 LIBRARIES = ("offpolicy", "torch", "numpy", "polars", "safetensors")
-NESTING = 50  # levels that metadata may have
 
 
 class FeatureRecipe(Strict):
@@ -137,29 +131,3 @@ def library_versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "unknown"
     return found
-
-
-def plain(value: Any, name: str = "metadata", depth: int = 0) -> Any:
-    """A value as JSON can hold it; numbers that are not finite become "nan", "inf" and "-inf"."""
-    if depth > NESTING:
-        raise ParameterError(f"{name} is nested deeper than {NESTING} levels. Flatten it.")
-    if isinstance(value, BaseModel):
-        value = value.model_dump()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    elif isinstance(value, np.generic) or (hasattr(value, "tolist") and hasattr(value, "shape")):
-        value = value.tolist()  # numbers and arrays of NumPy and torch
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{name}[{key!r}]", depth + 1) for key, item in value.items()}
-    if isinstance(value, Sequence | set | frozenset):
-        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
-        return [plain(item, f"{name}[{i}]", depth + 1) for i, item in enumerate(items)]
-    raise ParameterError(
-        f"{name} must hold numbers, text, lists and mappings to be saved, but it is {type(value).__name__}."
-    )

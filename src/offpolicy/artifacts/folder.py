@@ -1,8 +1,10 @@
-"""A learned policy is a folder: `policy.safetensors`, `policy.json` and `checksums.json`. No pickle anywhere."""
+"""A learned policy is a folder with an atomic current version, which holds `policy.safetensors`, `policy.json` and
+`checksums.json`. No pickle anywhere. Folders that hold these files directly are read as well.
+"""
 
 import hashlib
-import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,13 +18,13 @@ from offpolicy.artifacts.document import (
     library_versions,
     parsed,
     parsed_document,
-    plain,
 )
 from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.artifacts.tensors import feature_recipes, packed, unpacked
-from offpolicy.atomic import remove_leftovers, whole_folder
-from offpolicy.errors import ParameterError
+from offpolicy.atomic import CURRENT, VERSIONS, current_version, new_version, versions
+from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.json_writer import json_text, jsonable
 from offpolicy.log import ActionTable, LoggedData
 from offpolicy.models import Scorer, ScorerShape, scorer_recipe
 from offpolicy.policies import ScorerPolicy
@@ -47,7 +49,7 @@ def save_policy(
     *,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Save a policy and all that is needed to use it; the folder appears whole or not at all.
+    """Save a policy and all that is needed to use it, atomically: a reader gets the former policy or the new one.
 
     `policy` is a scorer, the softmax policy of one, or what `learn_policy` or `load_policy` returned, and `log` the log
     it was learned from, which tells the actions with their ids and features and the range of rewards. `metadata` is
@@ -61,10 +63,14 @@ def save_policy(
     weights = packed(scorer, log.actions)
     document = _document(scorer, excluded, log, metadata or {})
     sums = {"sha256": {WEIGHTS: _sha256(weights), DOCUMENT: _sha256(document)}}
-    with whole_folder(target) as folder:
+    if (target / CURRENT).exists():
+        for name in FILES:  # of an older layout, superseded since
+            with suppress(OSError):
+                (target / name).unlink()
+    with new_version(target) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / DOCUMENT).write_bytes(document)
-        (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1))
+        (folder / CHECKSUMS).write_text(json_text(sums, indent=1), encoding="utf-8")
         _load(folder)
     return target
 
@@ -72,12 +78,23 @@ def save_policy(
 def load_policy(path: str | Path) -> SavedPolicy:
     """Load a saved policy; anything but a complete and undamaged folder is an `ArtifactError`."""
     folder = Path(path).expanduser()
-    if not folder.exists():
-        remove_leftovers(folder)  # a writer killed at the worst moment leaves the former policy under another name
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "does not exist"
         raise ArtifactError(f"{folder} {found}, but a saved policy is a folder. Name the folder it was saved in.")
-    return _load(folder)
+    while True:
+        version = _current(folder)
+        try:
+            return _load(version)
+        except ArtifactError:
+            if _current(folder) == version:
+                raise  # else it was removed while it was read, because newer ones were saved
+
+
+def _current(folder: Path) -> Path:
+    try:
+        return current_version(folder)
+    except OffPolicyError as error:
+        raise ArtifactError(str(error)) from None
 
 
 def _load(folder: Path) -> SavedPolicy:
@@ -128,14 +145,20 @@ def _sha256(content: bytes) -> str:
 
 
 def _check_free(target: Path) -> None:
-    """Refuse to replace a folder that holds more than a policy."""
-    if target.is_dir():
-        foreign = sorted(inside.name for inside in target.iterdir() if inside.name not in FILES)
-        if foreign:
-            raise ArtifactError(
-                f"{target} holds {foreign[0]!r}, which is no part of a saved policy, so it is not replaced. "
-                "Name a new folder, for example one inside it."
-            )
+    """Refuse to write into a folder that holds more than a policy."""
+    if not target.is_dir():
+        return
+    known = versions(target)
+    foreign = [inside.name for inside in target.iterdir() if inside.name not in (*FILES, CURRENT, VERSIONS)]
+    if (target / VERSIONS).is_dir():
+        foreign += [inside.name for inside in (target / VERSIONS).iterdir() if inside not in known]
+    for version in known:
+        foreign += [inside.name for inside in version.iterdir() if inside.name not in FILES] if version.is_dir() else []
+    if foreign:
+        raise ArtifactError(
+            f"{target} holds {min(foreign)!r}, which is no part of a saved policy, so it is not replaced. "
+            "Name a new folder, for example one inside it."
+        )
 
 
 def _parts(policy: Any) -> tuple[Scorer, list[int]]:
@@ -162,7 +185,7 @@ def _document(scorer: Scorer, excluded: list[int], log: LoggedData, metadata: Ma
     recipe: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
-        "metadata": plain(metadata),
+        "metadata": jsonable(metadata, "metadata"),
         "versions": library_versions(),
         "reward_range": log.reward_range,
         "context": context,
@@ -170,10 +193,7 @@ def _document(scorer: Scorer, excluded: list[int], log: LoggedData, metadata: Ma
         "actions": {"ids": log.actions.vocabulary.to_list(), "features": feature_recipes(log.actions)},
         "scorer": specification,
     }
-    try:
-        return json.dumps(recipe, indent=1, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, TypeError) as error:  # e.g. text that no encoding can write
-        raise ParameterError(f"The policy cannot be written as JSON: {error}.") from None
+    return json_text(recipe, "The policy", indent=1).encode()
 
 
 def _shape(specification: dict[str, Any]) -> ScorerShape:

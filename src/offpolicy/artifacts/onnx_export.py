@@ -12,7 +12,7 @@ from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.onnx_graph import NO_INTEGER, ROWS, Graph, length_name, onnx_module, takes_text
 from offpolicy.artifacts.onnx_parity import Parity, check_parity, runtime_module
 from offpolicy.artifacts.saved_policy import SavedPolicy
-from offpolicy.atomic import whole_file
+from offpolicy.atomic import atomic_file
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.models import IdColumn
@@ -41,7 +41,7 @@ def export_onnx(saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: 
             f"The policy has {n_numbers} numbers, more than one ONNX file can hold (2 GB). Learn a smaller one."
         )
     content = policy_model(saved, k).SerializeToString()
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_bytes(content)
         return None if contexts is None else check_parity(saved, temporary, contexts, k=k)
 

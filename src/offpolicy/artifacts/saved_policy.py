@@ -120,7 +120,7 @@ class SavedPolicy:
     ) -> int:
         """Write what `recommend` returns, batch by batch, to a Parquet, CSV or NDJSON file; return the contexts read.
 
-        Memory does not grow with the number of contexts, and the file appears whole or not at all. `report` is told
+        Memory does not grow with the number of contexts, and the file is replaced atomically. `report` is told
         the contexts done after each batch.
         """
         done = 0

@@ -1,4 +1,4 @@
-"""Tables written batch by batch to a file that appears whole or not at all."""
+"""Tables written batch by batch to a file that is replaced atomically."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import IO
 import polars as pl
 import pyarrow.parquet
 
-from offpolicy.atomic import whole_file
+from offpolicy.atomic import atomic_file
 from offpolicy.errors import ParameterError
 from offpolicy.log import SUFFIXES, Format
 
@@ -28,7 +28,7 @@ def table_writer(path: str | Path) -> Iterator[Callable[[pl.DataFrame], None]]:
     """Yield a function that appends a frame; the suffix of `path` decides between Parquet, CSV and NDJSON."""
     target = Path(path)
     form = output_format(target)
-    with whole_file(target) as temporary, temporary.open("wb") as file:
+    with atomic_file(target) as temporary, temporary.open("wb") as file:
         if form == "parquet":
             with _parquet(file) as write:
                 yield write

@@ -72,7 +72,6 @@ def evaluate(
     also in a later version of its log. A policy given with --compare is compared with, and never recommended.
     """
     from offpolicy.cli.printing import lines, print_json, show_evaluation
-    from offpolicy.json_values import plain
     from offpolicy.workflows import run_evaluate
 
     named = named_policies(policy or ())
@@ -85,7 +84,7 @@ def evaluate(
     options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     run = run_evaluate(log_spec(ctx), named, options, compare_with=others, out=out)
     if as_json:
-        print_json(plain(run.results.to_json()))
+        print_json(run.results.to_json())
     else:
         lines("Noted", run.notes)
         assert run.results.evaluation is not None

@@ -72,14 +72,13 @@ def learn(
     Of several methods the one with the highest lower confidence bound is OUT/policy.
     """
     from offpolicy.cli.printing import lines, print_json, show_evaluation
-    from offpolicy.json_values import plain
     from offpolicy.workflows import run_learn
 
     options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     changes = learning_settings(scorer, epochs, set_)
     run = run_learn(log_spec(ctx), method or ["uips"], out, options, held_out=held_out, settings=changes)
     if as_json:
-        print_json(plain(run.results.to_json()))
+        print_json(run.results.to_json())
     else:
         lines("Noted", run.notes)
         assert run.results.evaluation is not None

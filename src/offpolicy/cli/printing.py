@@ -1,6 +1,5 @@
 """What commands print: plain facts, tables, an evaluation; user's text is never read as markup."""
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from offpolicy.results import Evaluation
 
+from offpolicy.json_writer import json_text
+
 ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run an experiment": "bold red"}
 
 
 def print_json(found: Mapping[str, Any]) -> None:
     """One object on standard output."""
-    sys.stdout.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json_text(found, "results") + "\n")
 
 
 def facts(title: str, found: Mapping[str, Any]) -> None:

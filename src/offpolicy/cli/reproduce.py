@@ -1,6 +1,5 @@
 """`offpolicy reproduce`: a table or figure of the paper, run anew, with the printed numbers beside it."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,6 +62,7 @@ def reproduce(
         raise ParameterError("Name a recipe; offpolicy reproduce --list shows them.")
     if redraw not in (None, "all", "policy"):
         raise ParameterError(f"--redraw must be all or policy, but it is {redraw!r}.")
+    from offpolicy.engine import available_cores
     from offpolicy.paper import Budget
     from offpolicy.paper import reproduce as run
 
@@ -73,7 +73,7 @@ def reproduce(
         page,
         data=data,
         budget=Budget(seeds, trials, quick, redraw),  # type: ignore[arg-type]
-        workers=len(os.sched_getaffinity(0)) if workers is None else workers,
+        workers=available_cores() if workers is None else workers,
     )
     if as_json:
         print_json({recipe: {"files": [str(path) for path in paths]} for recipe, paths in files.items()})

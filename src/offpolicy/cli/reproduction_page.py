@@ -7,7 +7,7 @@ NAME.timings.jsonl beside it.
 import sys
 from pathlib import Path
 
-from offpolicy.atomic import write_whole
+from offpolicy.atomic import write_atomic
 from offpolicy.cli.reproduce import charts
 from offpolicy.paper import (
     Recipe,
@@ -75,11 +75,11 @@ def write_figures(results: Path) -> None:
         if recipe.figure and path.exists():
             drawn = charts(recipe, measured(read_rows(path)))
             for name, chart in zip(figure_names(recipe, len(drawn)), drawn, strict=True):
-                write_whole(results / name, standalone(chart))
+                write_atomic(results / name, standalone(chart))
 
 
 if __name__ == "__main__":
     page = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/reproduction.md")
     folder = page.parent / "results" / "reproduction"
     write_figures(folder)
-    write_whole(page, refreshed_page(page.read_text(encoding="utf-8"), folder))
+    write_atomic(page, refreshed_page(page.read_text(encoding="utf-8"), folder))

@@ -56,14 +56,13 @@ def tune(
     search to resume it. The settings found are ready for `offpolicy learn --set NAME=VALUE`. Needs the extra `tuning`.
     """
     from offpolicy.cli.printing import lines, print_json, table
-    from offpolicy.json_values import plain
     from offpolicy.workflows import run_tune
 
     options = Invocation.of(ctx).options(seed, 0.95, logging_model, False, False)
     changes = learning_settings(scorer, epochs, set_)
     found, notes = run_tune(log_spec(ctx), method, options, trials=trials, space=space, settings=changes, out=out)
     if as_json:
-        print_json(plain(found))
+        print_json(found)
         return
     lines("Noted", notes)
     names = list(dict.fromkeys(name for trial in found["trials"] for name in trial))

@@ -1,9 +1,10 @@
 """Where work runs: map over the shards of a log and merge in their order; processes that work side by side."""
 
-from offpolicy.engine.workers import Crew, Done, Job
+from offpolicy.engine.workers import Done, Job, WorkerPool, available_cores
 
 __all__ = [
-    "Crew",
     "Done",
     "Job",
+    "WorkerPool",
+    "available_cores",
 ]

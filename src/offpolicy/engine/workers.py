@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -27,10 +27,10 @@ class Job:
     group: Group = ()
     """Jobs of one group read the same data; a worker stays with a group while it lasts.
 
-    Groups that differ in the last place only are kin: they share part of their data.
+    Groups that differ in the last place only are related: they share part of their data.
     """
     rank: int = 0
-    """Jobs of a lower rank are handed out first."""
+    """Jobs of a lower rank are run first."""
     cost: int = 1
     """How much work it is, compared with others."""
     name: str = ""
@@ -60,13 +60,13 @@ class _Worker:
 
 
 @dataclass
-class Crew:
-    """A few worker processes, each with one thread; with none the jobs are done in this process."""
+class WorkerPool:
+    """Worker processes, each with one thread; with a count of 0 the jobs are run in this process."""
 
     count: int
     _workers: list[_Worker] = field(default_factory=list)
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "WorkerPool":
         """Processes start when they are first needed."""
         return self
 
@@ -79,12 +79,12 @@ class Crew:
         self._workers.clear()
 
     def work(self, waiting: list[Job]) -> Iterator[Done]:
-        """Do the waiting jobs; the caller may add to the list as results come."""
+        """Run the waiting jobs and give their results as they come; the caller may add to the list meanwhile."""
         if self.count == 0:
-            yield from _work_here(waiting)
+            yield from _run_here(waiting)
             return
         while waiting or self._busy():
-            self._hand_out(waiting)
+            self._assign(waiting)
             busy = {worker.pipe: worker for worker in self._busy()}
             for pipe in wait(list(busy)):
                 yield _received(busy[pipe])  # type: ignore[index]
@@ -92,37 +92,44 @@ class Crew:
     def _busy(self) -> list[_Worker]:
         return [worker for worker in self._workers if worker.job is not None]
 
-    def _hand_out(self, waiting: list[Job]) -> None:
+    def _assign(self, waiting: list[Job]) -> None:
         while waiting and len(self._busy()) < self.count:
-            worker = next((each for each in self._workers if each.job is None), None) or self._hired()
+            worker = next((each for each in self._workers if each.job is None), None) or self._started()
             held = {each.group for each in self._busy()}
             job = next_job(waiting, worker.group, held)
             waiting.remove(job)
             worker.job, worker.group, worker.since = job, job.group, time.perf_counter()
             worker.pipe.send((job.call, job.arguments))
 
-    def _hired(self) -> _Worker:
+    def _started(self) -> _Worker:
         context = get_context("spawn")
         here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, os.getpid()), daemon=True)
+        process = context.Process(target=_serve, args=(there,), daemon=True)
         process.start()
         there.close()  # so that the end of the worker is the end of the pipe
         self._workers.append(_Worker(process, here))
         return self._workers[-1]
 
 
+def available_cores() -> int:
+    """How many cores this process may use, as far as the system tells."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def next_job(waiting: list[Job], group: Group | None, held: set[Group | None]) -> Job:
-    """What a free worker takes of the lowest rank: its own group, else a free one, best of the same kin, else any.
+    """What a free worker takes of the lowest rank: its own group, else a free one, best a related one, else any.
 
     To join a group that another worker holds means to read its data once more; for little work a free group of a
     higher rank is taken instead.
     """
-    kin = None if group is None else group[:-1]
-    kin_held = {each[:-1] for each in held if each}
+    related = None if group is None else group[:-1]
+    related_held = {each[:-1] for each in held if each}
 
     def distance(job: Job) -> tuple[Any, ...]:
         mine = job.group[:-1]
-        return job.rank, job.group != group, job.group in held, mine != kin, mine in kin_held
+        return job.rank, job.group != group, job.group in held, mine != related, mine in related_held
 
     job = min(waiting, key=distance)
     if job.group == group or job.group not in held:
@@ -132,7 +139,7 @@ def next_job(waiting: list[Job], group: Group | None, held: set[Group | None]) -
     return min((each for each in waiting if each.group not in held), key=distance, default=job)
 
 
-def _work_here(waiting: list[Job]) -> Iterator[Done]:
+def _run_here(waiting: list[Job]) -> Iterator[Done]:
     group = None
     while waiting:
         job = next_job(waiting, group, set())
@@ -150,7 +157,7 @@ def _received(worker: _Worker) -> Done:
     except (EOFError, ConnectionError):
         worker.process.join()
         raise OffPolicyError(
-            f"A worker process ended without a word (exit code {worker.process.exitcode}) while it was busy with "
+            f"A worker process ended without an answer (exit code {worker.process.exitcode}) while it was busy with "
             f"{job.name}; the system may have run out of memory. Run the command again: what is finished is kept. "
             "Fewer --workers need less memory."
         ) from None
@@ -162,10 +169,10 @@ def _received(worker: _Worker) -> Done:
     return Done(job, result, time.perf_counter() - worker.since)
 
 
-def _serve(pipe: Connection, parent: int) -> None:
-    """The life of a worker: jobs in, results out, until the parent is gone."""
+def _serve(pipe: Connection) -> None:
+    """What a worker does: jobs in, results out, until its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
-    _end_with(parent)
+    _end_with_parent()
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"  # read when NumPy and torch are first imported, which is below
     import torch
@@ -185,12 +192,13 @@ def _serve(pipe: Connection, parent: int) -> None:
         pipe.send(answer)
 
 
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent was killed, also in the middle of a job."""
+def _end_with_parent() -> None:
+    """End this process when its parent is killed, also in the middle of a job."""
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -8,11 +8,10 @@ are optional); its keyword-only ones are hyper-parameters with declared ranges. 
 validation, documentation, search spaces, contract tests) is read from here.
 """
 
-import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, get_args, get_type_hints
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import ParameterError
+from offpolicy.registry import Registry
 
 WeightFunction = Callable[..., Tensor]
 Hyper = float | bool
@@ -182,52 +182,15 @@ def _declared_range(hint: Any) -> Range | None:
     raise TypeError(f"a hyper-parameter is annotated {hint!r}, without a Range")
 
 
-@dataclass
-class Registry(Mapping[str, Estimator]):
-    """Name -> row; aliases and dashes are understood on look-up, iteration gives canonical names."""
-
-    rows: dict[str, Estimator] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)
-
-    def add(self, row: Estimator) -> None:
-        """Register a row under a name nobody has."""
-        for name in (row.name, *row.aliases):
-            if name in self.rows or name in self.aliases:
-                raise ValueError(f"estimator name {name!r} is taken")
-        self.rows[row.name] = row
-        self.aliases.update(dict.fromkeys(row.aliases, row.name))
-
-    def __getitem__(self, name: str) -> Estimator:
-        """The row called `name`, or KeyError-compatible lookup failure for non-names."""
-        plain = name.lower().replace("-", "_") if isinstance(name, str) else name
-        return self.rows[self.aliases.get(plain, plain)]
-
-    def find(self, name: str) -> Estimator:
-        """The row called `name`, or a ParameterError with the nearest spelling."""
-        try:
-            return self[name]
-        except KeyError:
-            near = difflib.get_close_matches(str(name), [*self.rows, *self.aliases], n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ParameterError(f"There is no estimator {name!r}.{hint} Known: {', '.join(self.rows)}.") from None
-
-    def __iter__(self) -> Iterator[str]:
-        """Canonical names in order of registration."""
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
-
-ESTIMATORS = Registry()
+ESTIMATORS: Registry[Estimator] = Registry("estimator")
 
 
 def estimator(name: str, reference: str, **row: Any) -> Callable[[WeightFunction], WeightFunction]:
     """Register the decorated weight function as a row; stack it for variants of the same weight."""
 
     def register(weight: WeightFunction) -> WeightFunction:
-        ESTIMATORS.add(Estimator(name, weight, reference, **row))
+        made = Estimator(name, weight, reference, **row)
+        ESTIMATORS.add(name, made, made.aliases)
         return weight
 
     return register

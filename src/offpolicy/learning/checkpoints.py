@@ -14,8 +14,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from offpolicy.atomic import write_whole
+from offpolicy.atomic import write_atomic
 from offpolicy.errors import MissingExtraError, OffPolicyError
+from offpolicy.json_writer import json_text
 
 FORMAT = 1
 CHECKPOINT = "checkpoint.safetensors"
@@ -40,8 +41,8 @@ class Checkpoint:
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     """Replace the directory's checkpoint."""
     plain = {name: values.detach().contiguous().clone() for name, values in checkpoint.tensors.items()}
-    facts = json.dumps({"format": FORMAT, **checkpoint.facts})
-    write_whole(directory / CHECKPOINT, save(plain, metadata={"offpolicy": facts}))
+    facts = json_text({"format": FORMAT, **checkpoint.facts}, "checkpoint")
+    write_atomic(directory / CHECKPOINT, save(plain, metadata={"offpolicy": facts}))
 
 
 def read_checkpoint(directory: Path) -> Checkpoint | None:
@@ -88,8 +89,8 @@ Epoch = dict[str, Any]
 
 def write_metrics(directory: Path, history: Sequence[Epoch]) -> None:
     """Replace the file of metrics: one line an epoch, whole at any moment, no epoch twice."""
-    lines = "".join(json.dumps(epoch) + "\n" for epoch in history)
-    write_whole(directory / METRICS, lines)
+    lines = "".join(json_text(epoch, "epoch") + "\n" for epoch in history)
+    write_atomic(directory / METRICS, lines)
 
 
 class TensorBoard:

@@ -1,6 +1,5 @@
 """The learners by name: a method is a row that pairs a weight of the registry with an objective."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator, Hyper, HyperParameter
 from offpolicy.evaluation import ALL_ACTION_INPUTS
 from offpolicy.learning.objectives import OBJECTIVES, ObjectiveSpec
+from offpolicy.registry import Registry
 
 Gradient = Literal["frozen", "exact"]
 
@@ -147,7 +147,7 @@ class MethodSpec:
         return {name: p.check(given.get(name, p.default)) for name, p in self.hyper.items()}
 
 
-METHODS: Mapping[str, MethodSpec] = {
+_ROWS: Mapping[str, MethodSpec] = {
     row.name: row
     for row in (
         MethodSpec("ce", None, label="CE"),
@@ -180,6 +180,7 @@ METHODS: Mapping[str, MethodSpec] = {
         MethodSpec("ips_un_simplex", "ips_un_simplex", label="IPS-UN (simplex)"),
     )
 }
+METHODS = Registry("method", _ROWS)
 """The learners of the paper and of this project; any other name of the registry is a method too."""
 
 
@@ -187,13 +188,9 @@ def find_method(name: Any) -> MethodSpec:
     """The method called `name`: a row of `METHODS`, or any registered estimator as it stands."""
     if isinstance(name, MethodSpec):
         return name
-    plain = name.lower().replace("-", "_") if isinstance(name, str) else ""
-    if plain in METHODS:
-        return METHODS[plain]
-    if plain in ESTIMATORS.rows or plain in ESTIMATORS.aliases:
-        row = ESTIMATORS[plain]
+    if name in METHODS:
+        return METHODS[name]
+    if name in ESTIMATORS:
+        row = ESTIMATORS[name]
         return METHODS.get(row.name, MethodSpec(row.name, row.name))
-    known = [*METHODS, *(name for name in ESTIMATORS if name not in METHODS)]
-    near = difflib.get_close_matches(plain, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ParameterError(f"There is no method {name!r}.{hint} Known: {', '.join(known)}.")
+    raise METHODS.unknown(name, also=ESTIMATORS)

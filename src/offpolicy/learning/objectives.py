@@ -18,6 +18,7 @@ from torch import Tensor
 
 from offpolicy.checks import Range
 from offpolicy.estimators import Estimator, HyperParameter
+from offpolicy.registry import Registry
 
 Translation = Annotated[float, Range(-1.0, 1.0, grid=tuple(round(0.05 * i, 2) for i in range(1, 20)))]
 Penalty = Annotated[float, Range(0.0, math.inf, include_high=False, grid=(0.0, 0.01, 0.1, 1.0, 10.0))]
@@ -85,14 +86,14 @@ class ObjectiveSpec:
         return self.coefficients(rows, **{name: hyper[name] for name in self.hyper})
 
 
-OBJECTIVES: dict[str, ObjectiveSpec] = {}
+OBJECTIVES: Registry[ObjectiveSpec] = Registry("objective")
 
 
 def register_objective(name: str, **row: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register the decorated function of `RowTerms` as an objective."""
 
     def register(coefficients: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        OBJECTIVES[name] = ObjectiveSpec(name, coefficients, **row)
+        OBJECTIVES.add(name, ObjectiveSpec(name, coefficients, **row))
         return coefficients
 
     return register

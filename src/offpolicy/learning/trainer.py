@@ -1,6 +1,5 @@
 """The one training loop: batches, steps, record, metric, checkpoint; what is maximised is the objective's business."""
 
-import json
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import DivergedError, OffPolicyError, ParameterError
+from offpolicy.json_writer import jsonable
 from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.checkpoints import (
     Checkpoint,
@@ -237,7 +237,7 @@ class Trainer:
         found = read_checkpoint(self.directory)
         if found is None:
             return
-        mine = json.loads(json.dumps(dict(self.identity)))
+        mine = jsonable(self.identity)
         theirs = found.facts["identity"]
         if theirs != mine:
             names = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))

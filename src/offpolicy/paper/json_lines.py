@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.errors import LogError
+from offpolicy.json_writer import json_text
 
 Row = dict[str, Any]
 
@@ -30,19 +31,16 @@ def read_rows(path: Path) -> list[Row]:
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
     """Add rows in one write; a line that a kill cut short is taken away first."""
-    whole = path.read_bytes() if path.exists() else b""
+    complete = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
     text = as_lines(rows).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        end = whole.rfind(b"\n") + 1
-        os.truncate(file, end)
-        os.pwrite(file, text, end)
-        os.fsync(file)
-    finally:
-        os.close(file)
+    with path.open("ab") as file:
+        file.truncate(complete)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def as_lines(rows: Iterable[Row]) -> str:
     """One JSON object a line."""
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(json_text(row, "row") + "\n" for row in rows)

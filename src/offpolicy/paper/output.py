@@ -5,7 +5,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from offpolicy.atomic import write_whole
+from offpolicy.atomic import write_atomic
 from offpolicy.paper.formats import html, latex, markdown
 from offpolicy.paper.json_lines import Row, read_rows
 from offpolicy.paper.recipe import Recipe, load_recipe
@@ -39,5 +39,5 @@ def write_tables(recipe: Recipe, folder: Path, page: Page) -> list[Path]:
     paths = []
     for ending, text in texts.items():
         paths.append(folder / f"{recipe.name}.{ending}")
-        write_whole(paths[-1], text)
+        write_atomic(paths[-1], text)
     return paths

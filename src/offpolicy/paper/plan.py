@@ -8,6 +8,7 @@ from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.paper.json_lines import Row
 from offpolicy.paper.recipe import Recipe, Redraw
 from offpolicy.paper.studies import Study
+from offpolicy.registry import Registry
 
 STAGES = ("tune", "validate", "measure")
 TUNING_SEED, FIRST_VALIDATION_SEED = 1_000, 2_000
@@ -47,7 +48,7 @@ class Plan:
     def of(
         cls,
         recipe: Recipe,
-        studies: Mapping[str, type[Study]],
+        studies: Registry[type[Study]],
         *,
         quick: bool = False,
         seeds: int | None = None,
@@ -57,8 +58,7 @@ class Plan:
     ) -> "Plan":
         """The budget as given, or else as the recipe says."""
         if recipe.study not in studies:
-            known = ", ".join(studies)
-            raise ParameterError(f"The recipe {recipe.name} names the study {recipe.study!r}. Studies: {known}.")
+            raise ParameterError(f"The recipe {recipe.name} names no known study. {studies.unknown(recipe.study)}")
         budget = recipe.quick if quick else {}
         plan = cls(
             recipe,

@@ -1,6 +1,5 @@
 """The door: run a recipe or a set of them, then write the tables."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from offpolicy.paper.plan import Plan
 from offpolicy.paper.recipe import Recipe, Redraw, load_recipe
 from offpolicy.paper.runner import run
 from offpolicy.paper.studies import STUDIES, Study
+from offpolicy.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def reproduce(
     data: str | None = None,
     budget: Budget | None = None,
     workers: int = 2,
-    studies: Mapping[str, type[Study]] = STUDIES,
+    studies: Registry[type[Study]] = STUDIES,
 ) -> dict[str, list[Path]]:
     """Run what is not yet run and write the tables; returns the files of each recipe.
 

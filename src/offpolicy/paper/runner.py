@@ -1,19 +1,17 @@
 """Run recipes: every finished job is a line of results.jsonl, so that a killed run goes on where it stopped."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from offpolicy.artifacts import library_versions
-from offpolicy.atomic import write_whole
-from offpolicy.engine import Crew, Done, Job
+from offpolicy.atomic import lock, write_atomic
+from offpolicy.engine import Done, Job, WorkerPool
 from offpolicy.errors import DivergedError, OffPolicyError
-from offpolicy.json_values import plain
+from offpolicy.json_writer import jsonable
 from offpolicy.paper.json_lines import Row, append_rows, as_lines, read_rows
 from offpolicy.paper.output import RESULTS
 from offpolicy.paper.plan import STAGES, Key, Plan
@@ -88,7 +86,7 @@ class Ledger:
 
     def close(self) -> None:
         """Put the rows in an order that does not tell in which they were finished."""
-        write_whole(self.folder / RESULTS, as_lines(self.rows[key] for key in sorted(self.rows)))
+        write_atomic(self.folder / RESULTS, as_lines(self.rows[key] for key in sorted(self.rows)))
         shutil.rmtree(self.folder / SEARCHES, ignore_errors=True)
 
     def search(self, key: Key) -> Path:
@@ -110,7 +108,7 @@ def run(plans: Mapping[Path, Plan], workers: int = 2, show: bool | None = None) 
     """Do what the plans ask for and is not yet in the results file of each one's folder."""
     for folder in plans:
         folder.mkdir(parents=True, exist_ok=True)
-    with alone(list(plans)), Crew(workers) as crew:
+    with alone(list(plans)), WorkerPool(workers) as pool:
         ledgers = [Ledger.open(plan, folder) for folder, plan in plans.items()]
         waiting = [
             job
@@ -120,7 +118,7 @@ def run(plans: Mapping[Path, Plan], workers: int = 2, show: bool | None = None) 
         ]
         steps = sum(ledger.remaining(part, line) for ledger in ledgers for part, line in ledger.lines)
         with progress("Reproducing", steps, show=show) as advance:
-            for done in crew.work(waiting):
+            for done in pool.work(waiting):
                 place, key, settings = done.job.ticket
                 ledger = ledgers[place]
                 waiting += ledger.jobs(ledger.record(key, settings, done), place)
@@ -136,11 +134,11 @@ def perform(
     """One job, in a worker process; a training that diverges is a result of its own, without a metric."""
     made: Study = study(**arguments)
     if key.stage == "tune":
-        return plain(made.tune(key.line, trials, key.seed, storage))
+        return jsonable(made.tune(key.line, trials, key.seed, storage), key.line)
     try:
         if key.stage == "validate":
-            return plain(made.validate(key.line, settings, key.seed))
-        return plain(made.measure(key.line, settings, key.seed))
+            return jsonable(made.validate(key.line, settings, key.seed), key.line)
+        return jsonable(made.measure(key.line, settings, key.seed), key.line)
     except DivergedError as error:
         return None if key.stage == "validate" else [{"diverged": str(error)}]
 
@@ -154,18 +152,16 @@ def _key_fields(key: Key) -> Row:
 
 @contextmanager
 def alone(folders: Sequence[Path]) -> Iterator[None]:
-    """Hold the folders: a second run into one of them is refused; a killed one holds nothing."""
-    handles: list[int] = []
-    try:
+    """Hold the folders: a second run into one of them is refused; a killed one holds nothing.
+
+    Where the system has no locks nothing is refused, and it is for the user not to start two.
+    """
+    with ExitStack() as held:
         for folder in folders:
-            handles.append(os.open(folder, os.O_RDONLY))
             try:
-                fcntl.flock(handles[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                held.enter_context(lock(folder, wait=False))
+            except BlockingIOError:
                 raise OffPolicyError(
                     f"Another run is writing to {folder}. Wait for it or choose another --out."
                 ) from None
         yield
-    finally:
-        for handle in handles:
-            os.close(handle)

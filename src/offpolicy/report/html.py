@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from offpolicy.atomic import write_whole
+from offpolicy.atomic import write_atomic
 from offpolicy.report.sections import sections
 from offpolicy.results import parse_results, read_results
 
@@ -33,7 +33,7 @@ def write_report(results: Mapping[str, Any] | str | Path, out: str | Path) -> Pa
     else:
         page = _rendered(read_results(Path(results)), str(results))
     out = Path(out)
-    write_whole(out, page)
+    write_atomic(out, page)
     return out
 
 

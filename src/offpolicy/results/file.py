@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from offpolicy.atomic import write_whole
 from offpolicy.errors import ParameterError
-from offpolicy.json_values import plain
+from offpolicy.json_writer import write_json
 from offpolicy.results.schema import FORMAT, VERSION, Results
 
 RESULTS = "results.json"
@@ -18,7 +17,7 @@ REMEDY = "Run `offpolicy learn` or `offpolicy evaluate` with --out again to writ
 def write_results(results: Results, folder: str | Path) -> Path:
     """Write `results.json` into a folder, which is made where it is missing."""
     path = Path(folder).expanduser() / RESULTS
-    write_whole(path, json.dumps(plain(results.to_json()), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_json(path, results.to_json(), "results")
     return path
 
 

@@ -1,6 +1,6 @@
 """What a search may turn: read from the declared ranges of a method's hyper-parameters, never written twice.
 
-The n-th setting of a space is a fixed point of a low-discrepancy sequence: a study is the same whether or not it was
+The n-th setting of a space is the n-th point of a low-discrepancy sequence: a study is the same whether or not it was
 interrupted, and every method tries the same learning rates.
 """
 
@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from scipy.stats import qmc
 
 from offpolicy.checks import check_choice
 from offpolicy.errors import ParameterError
@@ -32,8 +34,6 @@ PER_CONTEXT = (1e-4, 10.0)
 """Where to look for λ in weights that multiply it by the number of contexts."""
 DECADE = 10.0
 """A range that spans this factor is searched on a log scale."""
-
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 
 
 @dataclass(frozen=True)
@@ -114,24 +114,12 @@ def _turned(parameter: HyperParameter, method: MethodSpec, n_actions: int | None
 
 
 def setting(space: Space, point: int, seed: int) -> dict[str, Setting]:
-    """The `point`-th setting: radical inverses in coprime bases, each turned by a random angle of its own name."""
-    if len(space) > len(_PRIMES):
-        raise ParameterError(f"A space has at most {len(_PRIMES)} dials, but this one has {len(space)}.")
-    result: dict[str, Setting] = {}
-    for dial, base in zip(space, _PRIMES, strict=False):
-        turn = float(generator(seed, "tuning", dial.name).uniform())
-        result[dial.name] = dial.at((_radical_inverse(point + 1, base) + turn) % 1.0)
-    return result
+    """The `point`-th setting: that point of a scrambled Halton sequence.
 
-
-def _radical_inverse(number: int, base: int) -> float:
-    """The digits of a number mirrored at the point."""
-    share, result = 1.0, 0.0
-    while number:
-        number, digit = divmod(number, base)
-        share /= base
-        result += digit * share
-    return result
+    Its coordinates are drawn one after the other, so that the first dial has the same values whatever dials follow.
+    """
+    sequence = qmc.Halton(len(space), scramble=True, rng=generator(seed, "tuning")).fast_forward(point)
+    return {dial.name: dial.at(float(share)) for dial, share in zip(space, sequence.random(1)[0], strict=True)}
 
 
 def describe(space: Space) -> str:

@@ -1,10 +1,9 @@
-"""The study: settings tried in order, each recorded whole or not at all, so that a killed study goes on as if nothing
-had happened.
+"""The study: settings tried one after the other; a killed study, run again, ends as if nothing had happened.
 
-Records and pruning are Optuna's; which settings are tried is not left to its state but is a function of their number.
+Trials, their storage and pruning are Optuna's. Which settings are tried is not left to a sampler: the n-th setting is a
+function of n, and is enqueued when its turn comes.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import MissingExtraError, OffPolicyError, ParameterError
+from offpolicy.json_writer import jsonable
 from offpolicy.progress import progress
 from offpolicy.tuning.spaces import Setting, Space, as_settings, setting
 
@@ -64,10 +64,6 @@ class Tuned:
         return [{"point": t.point, "state": t.state, "value": t.value, **t.settings} for t in order]
 
 
-class _AbandonedError(Exception):
-    """A trial that the pruner gives up."""
-
-
 def search(
     objective: Objective,
     space: Space,
@@ -89,12 +85,14 @@ def search(
     """
     check_number("trials", trials, COUNT)
     study = _open(name, storage, warmup, {"seed": seed, "space": [d.as_json() for d in space], **(identity or {})})
-    done = {t.user_attrs["point"] for t in study.get_trials(deepcopy=False)}
-    with progress(f"tuning {name}", trials - len(done), show=show_progress) as bar:
-        for point in range(trials):
-            if point not in done:
-                _try(study, objective, space, point, seed, prune)
-                bar(_best_text(study))
+    points = {trial.user_attrs["point"]: trial.state.name for trial in _kept(study)}
+    missing = [point for point in range(trials) if points.get(point) in (None, "WAITING")]
+    with progress(f"tuning {name}", len(missing), show=show_progress) as bar:
+        for point in missing:
+            if point not in points:
+                study.enqueue_trial(setting(space, point, seed), user_attrs={"point": point})
+            _run(study, study.ask(_distributions(space)), objective, prune)
+            bar(_best_text(study))
     return _tuned(name, study, trials)
 
 
@@ -120,9 +118,14 @@ def _open(name: str, storage: str | Path | None, warmup: int, identity: Mapping[
         url = f"sqlite:///{path}"
     pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=warmup)
     study = optuna.create_study(
-        storage=url, study_name=name, direction="maximize", pruner=pruner, load_if_exists=url is not None
+        storage=url,
+        study_name=name,
+        direction="maximize",
+        sampler=optuna.samplers.RandomSampler(),  # never asked: every trial is enqueued with its settings
+        pruner=pruner,
+        load_if_exists=url is not None,
     )
-    mine = json.loads(json.dumps(identity))
+    mine = jsonable(identity, "identity")
     theirs = study.user_attrs.get("identity")
     if theirs is None:
         study.set_user_attr("identity", mine)
@@ -134,44 +137,46 @@ def _open(name: str, storage: str | Path | None, warmup: int, identity: Mapping[
     return study
 
 
-def _try(study: Any, objective: Objective, space: Space, point: int, seed: int, prune: bool) -> None:
-    """Run one trial and record it in one piece."""
+def _kept(study: Any) -> list[Any]:
+    """The trials that count: finished ones, and one whose turn has come but that has not begun.
+
+    A trial that a killed process left running is told to have failed; its failure has no reason, and it is run again.
+    """
+    for trial in study.get_trials(deepcopy=False):
+        if trial.state.name == "RUNNING":
+            study.tell(trial.number, state=_optuna().trial.TrialState.FAIL)
+    found = study.get_trials(deepcopy=False)
+    return [trial for trial in found if trial.state.name != "FAIL" or "reason" in trial.user_attrs]
+
+
+def _run(study: Any, trial: Any, objective: Objective, prune: bool) -> None:
+    """Run one trial and tell the study how it ended."""
     optuna = _optuna()
-    values = setting(space, point, seed)
-    record: dict[str, Any] = {"params": values, "distributions": _distributions(space)}
-    reported: dict[int, float] = {}
+    states = optuna.trial.TrialState
 
     def report(step: int, value: float) -> None:
-        reported[step] = value
-        if prune:
-            running = optuna.trial.create_trial(
-                state=optuna.trial.TrialState.RUNNING, intermediate_values=dict(reported), **record
-            )
-            if study.pruner.prune(study, running):
-                raise _AbandonedError
+        trial.report(value, step)
+        if prune and trial.should_prune():
+            raise optuna.TrialPruned
 
-    state, value, facts = "COMPLETE", None, {"point": point, "found": {}}
     try:
-        outcome = objective(values, report)
-        outcome = outcome if isinstance(outcome, Outcome) else Outcome(float(outcome))
-        value, facts["found"] = outcome.value, dict(outcome.found)
-        if math.isnan(value):
-            state, value, facts["reason"] = "FAIL", None, "The value is not a number."
-    except _AbandonedError:
-        state, value = "PRUNED", reported[max(reported)]
+        outcome = objective(as_settings(trial.params), report)
+    except optuna.TrialPruned:
+        study.tell(trial, state=states.PRUNED)
+        return
     except ParameterError:
         raise
     except OffPolicyError as error:
-        state, facts["reason"] = "FAIL", str(error)
-    study.add_trial(
-        optuna.trial.create_trial(
-            state=optuna.trial.TrialState[state],
-            value=value,
-            intermediate_values={step: each for step, each in reported.items() if not math.isnan(each)},
-            user_attrs=facts,
-            **record,
-        )
-    )
+        trial.set_user_attr("reason", str(error))
+        study.tell(trial, state=states.FAIL)
+        return
+    outcome = outcome if isinstance(outcome, Outcome) else Outcome(float(outcome))
+    if math.isnan(outcome.value):
+        trial.set_user_attr("reason", "The value is not a number.")
+        study.tell(trial, state=states.FAIL)
+    else:
+        trial.set_user_attr("found", dict(outcome.found))
+        study.tell(trial, outcome.value)
 
 
 def _distributions(space: Space) -> dict[str, Any]:
@@ -199,10 +204,10 @@ def _tuned(name: str, study: Any, trials: int) -> Tuned:
             t.user_attrs["point"],
             t.state.name.lower(),
             t.value,
-            as_settings(t.params) | as_settings(t.user_attrs["found"]),
+            as_settings(t.params) | as_settings(t.user_attrs.get("found", {})),
             t.user_attrs.get("reason", ""),
         )
-        for t in study.get_trials(deepcopy=False)
+        for t in _kept(study)
     ]
     found = sorted((t for t in found if t.point < trials), key=lambda t: t.point)
     complete = [t for t in found if t.state == "complete" and t.value is not None]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.artifacts import load_policy
-from offpolicy.atomic import whole_file, write_whole
+from offpolicy.atomic import atomic_file, write_atomic
 from offpolicy.datasets import LinearSoftmaxWorld
 from offpolicy.estimators import ESTIMATORS, INPUTS
 from offpolicy.evaluation import Terms, value, weight_inputs
@@ -154,10 +154,10 @@ class DemoPath:
         users = pl.Series([f"user-{i:06d}" for i in range(log.n_contexts)])[log.context_index]
         frame = pl.DataFrame({"user": users, **rows, "item": items, "click": log.reward.astype(np.int8)})
         file = folder / "impressions.parquet"
-        with whole_file(file) as temporary:
+        with atomic_file(file) as temporary:
             frame.write_parquet(temporary)
         columns = ", ".join(f'"{name}"' for name in tastes)
-        write_whole(
+        write_atomic(
             folder / "columns.toml",
             f'context = [{columns}]\naction = "item"\nreward = "click"\ncluster = "user"\n',
         )

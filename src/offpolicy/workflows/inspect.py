@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from offpolicy.evaluation import audit
-from offpolicy.json_values import plain
+from offpolicy.json_writer import jsonable
 from offpolicy.log import LoggedData
 from offpolicy.propensity import fit_logging_policy
 from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve
@@ -33,7 +33,7 @@ def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
         "logging_model": _quick_fit(quick, seed),
         "audit": None if log.logging_prob is None else audit(quick, seed=seed).to_json(),
     }
-    return dict(plain(found | {"quick_rows": quick.n_rows, "advice": _advice(log, found)}))
+    return dict(jsonable(found | {"quick_rows": quick.n_rows, "advice": _advice(log, found)}))
 
 
 def _shortened(log: LoggedData, seed: int) -> LoggedData:

@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any
 
 from offpolicy.artifacts import library_versions
-from offpolicy.atomic import write_whole
 from offpolicy.checks import check_choice, check_number
 from offpolicy.errors import OffPolicyError
 from offpolicy.evaluation import LEVEL
+from offpolicy.json_writer import write_json
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.propensity import MODELS, fits_done
@@ -118,7 +118,7 @@ def check_folder(out: str | Path, command: str, outputs: Iterable[str], force: b
 def mark_folder(folder: Path, command: str) -> None:
     """Make the folder, and say in it which command writes there."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / MARKER, json.dumps({"format": "offpolicy-run", "command": command}) + "\n")
+    write_json(folder / MARKER, {"format": "offpolicy-run", "command": command}, "run")
 
 
 def _owner(folder: Path) -> str | None:

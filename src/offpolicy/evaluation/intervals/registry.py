@@ -4,10 +4,9 @@ A method returns bare bounds. What all share (checks, refusals, clipping to poss
 vacuous) is done here, once.
 """
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -16,6 +15,7 @@ import numpy as np
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation.clusters import ClusteredTerms, ClusterStatistic
+from offpolicy.registry import Registry
 
 LEVEL = Range(0.0, 1.0, include_low=False, include_high=False)
 SEED = Range(0, np.inf, integer=True)
@@ -117,40 +117,7 @@ def _checked_option(name: str, value: Any, hint: Any) -> Any:
     return kind(check_number(name, value, allowed))
 
 
-@dataclass
-class Intervals(Mapping[str, IntervalMethod]):
-    """Name -> interval."""
-
-    methods: dict[str, IntervalMethod] = field(default_factory=dict)
-
-    def add(self, method: IntervalMethod) -> None:
-        """Register a method under a name nobody has."""
-        if method.name in self.methods:
-            raise ValueError(f"interval name {method.name!r} is taken")
-        self.methods[method.name] = method
-
-    def __getitem__(self, name: str) -> IntervalMethod:
-        """The method of that name, or KeyError."""
-        return self.methods[name]
-
-    def find(self, name: str) -> IntervalMethod:
-        """The method of that name, or a ParameterError with the nearest spelling."""
-        if name in self.methods:
-            return self.methods[name]
-        near = difflib.get_close_matches(str(name), self.methods, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ParameterError(f"There is no interval {name!r}.{hint} Known: {', '.join(self.methods)}.")
-
-    def __iter__(self) -> Iterator[str]:
-        """Names in order of registration."""
-        return iter(self.methods)
-
-    def __len__(self) -> int:
-        """Number of methods."""
-        return len(self.methods)
-
-
-INTERVALS = Intervals()
+INTERVALS: Registry[IntervalMethod] = Registry("interval")
 
 
 def interval(name: str) -> Callable[[Callable[..., Bounds]], IntervalMethod]:
@@ -158,7 +125,7 @@ def interval(name: str) -> Callable[[Callable[..., Bounds]], IntervalMethod]:
 
     def register(bounds: Callable[..., Bounds]) -> IntervalMethod:
         method = IntervalMethod(name, bounds)
-        INTERVALS.add(method)
+        INTERVALS.add(name, method)
         return method
 
     return register

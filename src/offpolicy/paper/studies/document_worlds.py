@@ -11,8 +11,8 @@ from offpolicy.datasets import ExtremeShape, ExtremeWorld, load_xmc
 from offpolicy.evaluation import ActionSets
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models import Full
-from offpolicy.paper.learning_runs import Nuisances
-from offpolicy.paper.ope_worlds import OpeDesign, OpeSplits, contexts_of, xmc_splits
+from offpolicy.paper.studies.estimates import Estimates
+from offpolicy.paper.studies.ope_worlds import OpeDesign, OpeSplits, contexts_of, xmc_splits
 from offpolicy.propensity import FitConfig
 from offpolicy.rewards import RewardFitConfig
 from offpolicy.uncertainty import uncertainty_of
@@ -38,7 +38,7 @@ Judged = tuple[FeatureTable, ActionSets]
 class DocumentProblem:
     """One draw of everything: the log, what is estimated from it, and documents to stop and to judge by."""
 
-    estimates: Nuisances
+    estimates: Estimates
     validation: Judged
     test: Judged
 
@@ -81,7 +81,7 @@ def document_problem(world: str, data: str | None, tau: float, seed: int) -> Doc
     log = log.take(np.lexsort((log.action, log.context_index)))  # draws of a context have no order; equal ones meet
     shaped = world == WIKI10_SHAPED
     epochs = SHAPED_EPOCHS if shaped else LOGGING_EPOCHS
-    estimates = Nuisances(
+    estimates = Estimates(
         log,
         seed,
         FitConfig(epochs=epochs, seed=seed, show_progress=False),

@@ -13,14 +13,13 @@ from typing import Any
 from offpolicy.checks import check_choice
 from offpolicy.evaluation import Ranking, rank_all
 from offpolicy.learning import LearnedPolicy, LearnerConfig, learn_policy, monitor_of
-from offpolicy.paper.learning_runs import Entry
 from offpolicy.paper.studies.document_worlds import (
     ROWS_PER_CONTEXT,
     WIKI10_SHAPED,
     DocumentProblem,
     document_problem,
 )
-from offpolicy.paper.studies.lines import LINES, space_of
+from offpolicy.paper.studies.lines import LINES, Entry, space_of
 from offpolicy.paper.studies.study import Candidate, Row, Settings, known, searched
 from offpolicy.tuning import Outcome, Problem, Report
 

@@ -1,13 +1,49 @@
 """The lines of the learning tables: every method of the paper, and UIPS with what it claims to need taken away."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from offpolicy.paper.learning_runs import ENTRIES, Entry
+import torch
+from torch import Tensor
+
+from offpolicy.learning import METHODS, MethodSpec
+from offpolicy.log import LoggedData
+from offpolicy.policies import tensor
 from offpolicy.tuning import Dial, Space, search_space
 
 CAPS = Dial("weight_cap", 0.05, 100.0, log=True)
 """Where to look for the cap of IPS with true propensities, as for that of BIPS-Cap."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a table: a method, and which U it is given."""
+
+    name: str
+    method: MethodSpec
+    label: str
+    uncertainty: str = "own"
+
+
+CONTROLS = (
+    Entry("uips_permuted_u", METHODS["uips"], "UIPS, U permuted", "permuted"),
+    Entry("uips_frequency_u", METHODS["uips"], "UIPS, U = 1/√n(a)", "frequency"),
+)
+ENTRIES: Mapping[str, Entry] = {
+    entry.name: entry for entry in (*(Entry(name, row, row.label) for name, row in METHODS.items()), *CONTROLS)
+}
+"""Every method, and UIPS with an uninformed U; BIPS is the control with a constant φ: Adam does not see the factor."""
+
+
+def uninformed(kind: str, u: Tensor, log: LoggedData, random: torch.Generator) -> Tensor:
+    """U as it is, the same numbers in another order, or a function of the action's frequency alone."""
+    if kind == "permuted":
+        return u[torch.randperm(len(u), generator=random)]
+    if kind == "frequency":
+        action = tensor(log.action).long()
+        return torch.bincount(action, minlength=log.n_actions).double().rsqrt()[action]
+    return u
+
 
 LINES: Mapping[str, Entry] = {**ENTRIES, "bips": replace(ENTRIES["bips"], label="BIPS (constant φ)")}
 """UIPS with a constant φ has BIPS's weights up to a factor, which Adam does not see: BIPS is that control."""

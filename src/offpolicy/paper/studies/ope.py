@@ -12,8 +12,8 @@ from typing import Any
 
 from offpolicy.checks import check_choice
 from offpolicy.datasets import ExtremeShape, load_xmc
-from offpolicy.paper.ope_protocol import Nuisances, one_seed, prepare
-from offpolicy.paper.ope_worlds import QUICK, OpeDesign, OpeSplits, synthetic_splits, xmc_splits
+from offpolicy.paper.studies.ope_protocol import Nuisances, one_seed, prepare
+from offpolicy.paper.studies.ope_worlds import QUICK, OpeDesign, OpeSplits, synthetic_splits, xmc_splits
 from offpolicy.paper.studies.study import Candidate, Row, Settings, known, nothing_to_tune
 
 SYNTHETIC = "synthetic"
@@ -46,9 +46,15 @@ LINES: Mapping[str, tuple[str, str, str]] = {
     "scaled_bips": ("c·BIPS", "c·ips", "truth"),
     "scaled_shrinkage": ("c·Shrinkage", "c·shrinkage", "truth"),
     "scaled_mean_reward": ("c·mean reward", "c·mean reward", "truth"),
+    "sn_shrinkage": ("SN-Shrinkage", "sn_shrinkage", "truth"),
+    "bips_cap_auto": ("BIPS-Cap, from the log", "clipped", "log"),
     "shrinkage_auto": ("Shrinkage, from the log", "shrinkage", "log"),
+    "sn_shrinkage_auto": ("SN-Shrinkage, from the log", "sn_shrinkage", "log"),
     "uips_auto": ("UIPS, from the log", "uips", "log"),
+    "snuips_auto": ("SNUIPS, from the log", "snuips", "log"),
     "uips_tight": ("UIPS-tight, from the log", "uips_tight", "log"),
+    "shrinkage_dr_auto": ("ShrinkageDR, from the log", "shrinkage_dr", "log"),
+    "uips_dr_auto": ("UIPSDR, from the log", "uips_dr", "log"),
     "auto": ("the estimate to rely on", "auto", "log"),
 }
 """By name: what is printed, the estimator in the protocol, and what its settings come from."""
@@ -86,12 +92,19 @@ class Ope:
         return 0.0
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
-        """The squared error against the true value, whose mean over seeds is the MSE; and the estimate itself."""
+        """The squared error against the true value, whose mean over seeds is the MSE; and the estimate itself.
+
+        Of the estimate to rely on also whether its interval covers the truth, and whether the verdict answers.
+        """
         _, estimator, tuned_on = known(line, LINES)
         drawn = KEPT_SEED if self.redraw == "policy" else seed
         found = _estimates(self.world, self.data, self.tau, drawn, seed)[estimator, tuned_on]
         error = found["value"] - found["truth"]
-        return [{"MSE": error**2, "estimate": found["value"], "truth": found["truth"]}]
+        row: Row = {"MSE": error**2, "estimate": found["value"], "truth": found["truth"]}
+        if "answer" in found:
+            row["coverage"] = float(found["low"] <= found["truth"] <= found["high"])
+            row["answered"] = float(found["answer"] == "answerable")
+        return [row]
 
 
 @lru_cache(maxsize=1)

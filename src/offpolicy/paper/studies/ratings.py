@@ -15,8 +15,7 @@ from offpolicy.checks import check_choice
 from offpolicy.datasets import CandidateLists, RankingData, load_coat, load_kuairec, load_yahoo_r3
 from offpolicy.evaluation import RankingSums, rank_lists
 from offpolicy.learning import LearnerConfig, Trainer, prepare_training
-from offpolicy.paper.learning_runs import Entry, uninformed
-from offpolicy.paper.studies.lines import LINES, space_of
+from offpolicy.paper.studies.lines import LINES, Entry, space_of, uninformed
 from offpolicy.paper.studies.study import Candidate, Row, Settings, known, searched
 from offpolicy.policies import Policy, ScorerPolicy
 from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy

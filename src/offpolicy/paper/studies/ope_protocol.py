@@ -9,38 +9,23 @@ Three ways to set hyper-parameters stand side by side: `truth` searches the pape
 the *true* value of validation documents, which no user can do; `log` takes everything from the log; `none` has nothing
 to set. An estimator with a free scale reaches any value when tuned on the truth, so c·BIPS, c·Shrinkage and c times
 the mean reward are tuned the same way, and UIPS with its U shuffled, or replaced by a function of frequency.
-
-Run: python -m offpolicy.paper.ope_protocol --data DIR --tau 0.5 --seeds 20 --out FILE
 """
 
-import argparse
-import json
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.datasets import ExtremeShape, ExtremeWorld, load_xmc
+from offpolicy.datasets import ExtremeWorld
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation import GAMMA, PolicyRows, auto_estimate, log_driven, plug_in_lambda, preflight
 from offpolicy.log import LoggedData
 from offpolicy.models import Full
-from offpolicy.paper.ope_worlds import (
-    QUICK,
-    OpeDesign,
-    OpeSplits,
-    contexts_of,
-    epsilon_greedy,
-    synthetic_splits,
-    xmc_splits,
-)
+from offpolicy.paper.studies.ope_worlds import OpeDesign, OpeSplits, contexts_of, epsilon_greedy
 from offpolicy.policies import tensor
-from offpolicy.progress import progress
 from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy
 from offpolicy.rewards import PooledRewardModel
 from offpolicy.seeding import generator, torch_generator
@@ -179,93 +164,3 @@ def one_seed(fitted: Nuisances, seed: int) -> list[dict[str, Any]]:
     judged = preflight(rows, estimate)
     auto = {"low": estimate.interval.low, "high": estimate.interval.high, "answer": judged.verdict.answer}
     return [*table, common | {"method": "auto", "tuned_on": "log", "value": estimate.value} | auto]
-
-
-def run_protocol(
-    splits: OpeSplits,
-    tau: float,
-    seeds: int = 20,
-    design: OpeDesign | None = None,
-    done: list[dict[str, Any]] | None = None,
-) -> Iterator[list[dict[str, Any]]]:
-    """Rows of each seed as it is finished; those of seeds already in `done` are not computed again."""
-    have = {(row["tau"], row["seed"]) for row in done or []}
-    missing = [seed for seed in range(seeds) if (tau, seed) not in have]
-    if not missing:
-        return
-    fitted = prepare(splits, tau, design)
-    with progress(f"tau {tau:g}", len(missing)) as advance:
-        for seed in missing:
-            yield one_seed(fitted, seed)
-            advance("")
-
-
-def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per temperature and method: mean squared error, its spread over seeds, bias and variance, and of `auto` more."""
-    groups: dict[tuple[float, str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["tau"], row["method"], row["tuned_on"]), []).append(row)
-    table = []
-    for (tau, method, tuned_on), mine in groups.items():
-        errors = np.array([row["value"] - row["truth"] for row in mine])
-        squares, more = errors**2, len(mine) > 1
-        line = {
-            "tau": tau,
-            "method": method,
-            "tuned_on": tuned_on,
-            "seeds": len(mine),
-            "mse": float(squares.mean()),
-            "sd": float(squares.std(ddof=1)) if more else None,
-            "variance_of_squared_error": float(squares.var(ddof=1)) if more else None,
-            "bias": float(errors.mean()),
-            "variance": float(errors.var(ddof=1)) if more else None,
-        }
-        if "low" in mine[0]:
-            line["coverage"] = float(np.mean([row["low"] <= row["truth"] <= row["high"] for row in mine]))
-            line["answered"] = float(np.mean([row["answer"] == "answerable" for row in mine]))
-        table.append(line)
-    return table
-
-
-def markdown(table: list[dict[str, Any]]) -> str:
-    """The summary as a table, one block a temperature."""
-    columns = ("sd", "variance_of_squared_error", "bias", "variance")
-    lines = [
-        "| τ | method | tuned on | MSE | s.d. over seeds | variance of squared errors | bias | variance |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in sorted(table, key=lambda row: row["tau"]):
-        numbers = [row["mse"], *(row[name] for name in columns)]
-        cells = " | ".join("" if v is None else f"{v:.3g}" for v in numbers)
-        lines.append(f"| {row['tau']:g} | {row['method']} | {row['tuned_on']} | {cells} |")
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """The command line: rows go to a file, the table to standard output."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", help="folder that holds the data set's folder; OFFPOLICY_DATA unless given")
-    parser.add_argument("--set", default="delicious", help="an XMC data set, or 'synthetic'")
-    parser.add_argument("--tau", type=float, nargs="+", default=[0.5, 1.0, 2.0])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--out", type=Path, required=True, help="JSON lines; finished seeds are not computed again")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes")
-    options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    design = QUICK if options.quick else OpeDesign()
-    done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    if options.set == "synthetic":
-        shape = ExtremeShape(400, 60, 8, 4.0, topics=8) if options.quick else ExtremeShape(8_000, 1_000)
-        splits = synthetic_splits(shape)
-    else:
-        splits = xmc_splits(load_xmc(options.set, options.data), design)
-    with options.out.open("a", encoding="utf-8") as file:
-        for tau in options.tau:
-            for rows in run_protocol(splits, tau, options.seeds, design, done):
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-                file.flush()
-                done += rows
-    print(markdown(summarise([row for row in done if row["tau"] in options.tau and row["seed"] < options.seeds])))
-
-
-if __name__ == "__main__":
-    main()
