@@ -88,7 +88,14 @@ def test_the_switches_of_every_released_folder_are_its_twins(folder: str) -> Non
 def test_the_settings_of_the_released_folders() -> None:
     """Guards, terms and first-epoch caps as the released scripts have them."""
     found = {
-        name: (p.ratio_guard, p.variance_guard, p.denominator_guard, p.second_term, p.eta1_on_variance, p.first_epoch_cap)
+        name: (
+            p.ratio_guard,
+            p.variance_guard,
+            p.denominator_guard,
+            p.second_term,
+            p.eta1_on_variance,
+            p.first_epoch_cap,
+        )
         for name, p in OFFICIAL.items()
     }
     assert found == {

@@ -103,7 +103,9 @@ def test_a_row_is_known_by_what_it_says() -> None:
     order = np.random.default_rng(1).permutation(N)
     assert log.take(order).row_hashes.tolist() == hashes[order].tolist()
     assert log.take(order[:5]).row_hashes.tolist() == hashes[order[:5]].tolist()
-    assert log.with_actions(ActionTable(Vocabulary(["z", "a3", "a2", "a1", "a0"]))).row_hashes.tolist() == hashes.tolist()
+    assert (
+        log.with_actions(ActionTable(Vocabulary(["z", "a3", "a2", "a1", "a0"]))).row_hashes.tolist() == hashes.tolist()
+    )
     for what in ("a context's number", "an action", "a reward", "an instant"):
         moved = np.flatnonzero(a_log(**CHANGES[what]).row_hashes != hashes)
         assert moved.tolist() == (np.flatnonzero(USER == 5).tolist() if what == "a context's number" else [7])
@@ -160,7 +162,7 @@ def test_a_row_stands_for_as_many_events_as_its_weight() -> None:
     assert log.n_events == again.n_events == again.n_rows == weight.sum()
     assert log.action_weight.tolist() == again.action_count.tolist() == again.action_weight.tolist()
     assert log.action_count.tolist() == [8, 8, 8, 0]
-    by_user = {name: total for name, total in zip(again.contexts["user"].codes, again.context_weight, strict=True)}  # type: ignore[union-attr]
+    by_user = dict(zip(again.contexts["user"].codes, again.context_weight, strict=True))  # type: ignore[union-attr]
     assert log.context_weight.tolist() == [by_user.get(code, 0.0) for code in range(6)]
     assert log.mean_reward == pytest.approx(again.reward.mean(), rel=1e-12)
     assert log.summary()["reward_mean"] == pytest.approx(again.reward.mean(), rel=1e-12)

@@ -47,7 +47,11 @@ def clustered(names: Sequence[Any], seed: int = 0) -> LoggedData:
     random = np.random.default_rng(seed)
     rows = [name for name in names for _ in range(2)]
     return LoggedData.from_arrays(
-        random.normal(size=(len(rows), 2)), random.integers(0, 3, len(rows)), random.random(len(rows)), actions=3, cluster=rows
+        random.normal(size=(len(rows), 2)),
+        random.integers(0, 3, len(rows)),
+        random.random(len(rows)),
+        actions=3,
+        cluster=rows,
     )
 
 
@@ -191,7 +195,9 @@ def in_time(counts: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
     """Instants of each part of a log with so many rows at each instant, in a shuffled order."""
     instant = np.repeat(np.arange(len(counts)) * 10, counts)
     instant = np.random.default_rng(0).permutation(instant)
-    log = LoggedData.from_arrays(instant * 1.0, np.arange(len(instant)) % 2, np.zeros(len(instant)), actions=2, timestamp=instant)
+    log = LoggedData.from_arrays(
+        instant * 1.0, np.arange(len(instant)) % 2, np.zeros(len(instant)), actions=2, timestamp=instant
+    )
     parts = log.split(shares, by="time")
     return [sorted({int(time) // 10 for time in part.timestamp}) for part in parts if part.timestamp is not None]
 
