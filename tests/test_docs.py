@@ -1,4 +1,4 @@
-"""Every code block of README and docs runs, page by page, in a folder with small files like those the pages speak of."""
+"""Every code block of README and docs runs, page by page, in a folder with small files like those the pages name."""
 
 import re
 import shlex
