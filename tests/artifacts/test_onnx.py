@@ -138,6 +138,30 @@ def test_constant_columns_excluded_actions_and_ties(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["probability"], 0.25)
 
 
+@pytest.mark.parametrize("kind", ["linear", "two_tower"])
+def test_outliers_are_cut_as_the_library_cuts_them(tmp_path: Path, kind: str) -> None:
+    saved = saved_as(scorer_of(kind), LOG, tmp_path)
+    ages = [-1e12, -1e9, -1e7, 40.0, 1e7, 1e9, 1e300]
+    contexts = frame(7).with_columns(
+        age=pl.Series(ages),
+        taste=pl.Series(np.array([[0, 0, 0], [3e38, 0, 0], [0, -1e9, 0]] * 2 + [[1e9] * 3], np.float32)),
+    )
+    parity = export_onnx(saved, tmp_path / "policy.onnx", contexts=contexts)
+    assert parity is not None
+    assert parity.same_lists == 7
+    found = run(tmp_path / "policy.onnx", raw(contexts))
+    (encoded, _), *_ = saved.encoded(contexts)
+    expected = saved.log_probs(encoded.table).numpy()
+    np.testing.assert_allclose(found["log_probabilities"], expected, rtol=1e-5, atol=1e-3)
+    # Beyond the cut nothing changes: 1e9 and 1e12 are one and the same, 1e7 years are not.
+    alone = frame(1)
+    asked = pl.concat([alone.with_columns(age=pl.lit(age)) for age in (1e9, 1e12, 1e6, 2e6)])
+    scores = run(tmp_path / "policy.onnx", raw(asked))["scores"]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    assert np.abs(scores[2] - scores[3]).max() > 1.0
+    assert np.abs(scores[0]).max() < 1e8
+
+
 def test_a_disagreement_writes_nothing(tmp_path: Path) -> None:
     saved = saved_as(a_linear(LOG), LOG, tmp_path)
     target = tmp_path / "policy.onnx"

@@ -19,7 +19,7 @@ from offpolicy.evaluation.intervals import (
     empirical_likelihood,
     normal,
 )
-from offpolicy.evaluation.intervals.bootstrap import resampled
+from offpolicy.evaluation.intervals.bootstrap import _corrected_tails, resampled
 from offpolicy.evaluation.value import Terms
 from offpolicy.seeding import generator
 
@@ -88,6 +88,53 @@ def test_bootstrap_quantiles_agree_with_scipys() -> None:
             (np.arange(60),), ratio, method=name, confidence_level=0.9, n_resamples=5000, vectorized=False, rng=1
         ).confidence_interval
         assert (found.low, found.high) == pytest.approx((slow.low, slow.high), abs=0.05 * (slow.high - slow.low))
+
+
+def skewed(clusters: int = 40) -> ClusteredTerms:
+    """Few clusters, most of them poor and some very rich: the acceleration is far from zero."""
+    random = np.random.default_rng(3)
+    rich = np.exp(1.4 * random.normal(size=clusters))
+    columns = np.zeros((clusters, 5))
+    columns[:, 0], columns[:, 1], columns[:, 3], columns[:, 4] = rich / rich.max(), 1.0, 1.0, 1.0
+    return ClusteredTerms(columns, np.arange(clusters))
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_bca_is_scipys_on_skewed_clusters(level: float) -> None:
+    terms = skewed()
+    found = bootstrap(terms, level, kind="bca", replicates=200_000)
+    slow = stats.bootstrap(
+        (terms.columns[:, 0],), np.mean, method="BCa", confidence_level=level, n_resamples=200_000, rng=1, batch=20_000
+    ).confidence_interval
+    width = slow.high - slow.low
+    assert (found.low, found.high) == pytest.approx((slow.low, slow.high), abs=0.01 * width)
+    plain = bootstrap(terms, level, kind="percentile", replicates=200_000)
+    assert found.low - plain.low > 0.02 * width  # the correction moves both ends up, by more than the tolerance
+    assert found.high - plain.high > 0.1 * width
+
+
+def test_corrected_tails_are_efrons_formula() -> None:
+    terms = skewed(15)
+    values = np.random.default_rng(0).normal(terms.value + 0.02, 0.05, 4000)
+    tails = np.array([0.05, 0.5, 0.95])
+    without = np.array([np.delete(terms.columns[:, 0], c).mean() for c in range(15)])
+    gap = without.mean() - without
+    acceleration = (gap**3).sum() / (6 * (gap**2).sum() ** 1.5)
+    assert acceleration > 0.05  # a few rich clusters: a long upper tail
+    bias = stats.norm.ppf((values < terms.value).mean())
+    expected = [stats.norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z))) for z in stats.norm.ppf(tails)]
+    assert _corrected_tails(values, terms, tails) == pytest.approx(expected, rel=1e-9)
+
+
+def test_percentile_and_studentised_are_quantiles_of_their_replicates() -> None:
+    terms = world(17, "self_normalised", clusters=35, rows=3, uneven=True)
+    values, errors = resampled(terms, terms.columns, 400, generator(2, "bootstrap"), studentise=True)
+    percentile = bootstrap(terms, 0.9, kind="percentile", replicates=400, seed=2, clip=False)
+    assert (percentile.low, percentile.high) == pytest.approx(np.quantile(values, [0.05, 0.95]))
+    ratio = np.sort((values - terms.value) / errors)
+    student = bootstrap(terms, 0.9, replicates=400, seed=2, clip=False)
+    low, high = (terms.value - ratio[rank] * terms.standard_error for rank in (379, 20))
+    assert (student.low, student.high) == pytest.approx((low, high), rel=1e-9)
 
 
 def test_bootstrap_follows_its_seed_and_pools_many_clusters() -> None:

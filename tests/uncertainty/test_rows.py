@@ -33,11 +33,11 @@ def probabilities(fitted: LoggingPolicy) -> Tensor:
     return fitted.log_probs(LOG.contexts).double().exp()
 
 
-def left_out(features: Tensor, alike: Any, weight: Tensor | None = None) -> Tensor:
+def left_out(features: Tensor, alike: Any, weight: Tensor | None = None, ridge: float = RIDGE) -> Tensor:
     """√(gᵀ(κI + Σ w g'g'ᵀ)⁻¹g) over all other rows that `alike(row, other)` allows, by an explicit inverse."""
     result = []
     for n, g in enumerate(features):
-        matrix = RIDGE * torch.eye(len(g), dtype=torch.float64)
+        matrix = ridge * torch.eye(len(g), dtype=torch.float64)
         for m, other in enumerate(features):
             if m != n and alike(n, m):
                 matrix += torch.outer(other, other) * (1.0 if weight is None else weight[m])
@@ -74,6 +74,30 @@ def test_linear_forms_equal_loops() -> None:
         blocks[:, a, a * (D + 1) : (a + 1) * (D + 1)] = x
     expected = gauss_newton(blocks, probabilities(fitted))
     torch.testing.assert_close(row_uncertainty(fitted, "gauss_newton"), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("model", ["linear", "two_tower"])
+def test_a_ridge_given_and_the_official_form_equal_loops(model: str) -> None:
+    fitted = fit_logging_policy(LOG, model, config=CONFIG)
+    scorer = fitted.whole.scorer
+    assert scorer is not None
+    context, action = torch.from_numpy(LOG.context_index).long(), torch.from_numpy(LOG.action).long()
+    items = scorer.items()
+    states = states_of(fitted, intercept=items is None)
+    gradients = states[context] if items is None else states[context] * items.detach().double()[action]
+    for ridge in (0.05, 3.0):  # raw gradients, whatever their length
+        found = row_uncertainty(fitted, "shared", ridge=ridge)
+        torch.testing.assert_close(found, left_out(gradients, lambda n, m: True, ridge=ridge), rtol=1e-6, atol=0)
+        found = row_uncertainty(fitted, "per_action", ridge=ridge)
+        torch.testing.assert_close(found, left_out(states[context], same_action, ridge=ridge), rtol=1e-6, atol=0)
+    bare = states_of(fitted, intercept=False)  # the released code has no intercept
+    gradients = bare[context] if items is None else bare[context] * items.detach().double()[action]
+    unit = gradients / gradients.norm(dim=1, keepdim=True)
+    found = row_uncertainty(fitted, "shared", normalisation="official")
+    torch.testing.assert_close(found, left_out(unit, lambda n, m: True, ridge=float(unit.shape[1])), rtol=1e-6, atol=0)
+    unit = bare[context] / bare[context].norm(dim=1, keepdim=True)
+    found = row_uncertainty(fitted, "per_action", normalisation="official")
+    torch.testing.assert_close(found, left_out(unit, same_action, ridge=float(unit.shape[1])), rtol=1e-6, atol=0)
 
 
 def test_many_weights_fall_back_to_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,9 @@ from offpolicy.models import IdColumn
 TOLERANCE = 1e-4
 """Largest difference of log π, relative to 1 + |log π|; single precision leaves about a hundredth of it."""
 
+LEAST = float(np.finfo(np.float32).tiny)
+"""Probabilities below this are zero in single precision."""
+
 TILE_ROWS = 256
 
 
@@ -91,7 +94,7 @@ def _compared(saved: SavedPolicy, session: Any, table: FeatureTable, k: int, bef
     ours, _ = best(saved.policy, table, k)
     worst = _largest_difference(expected.numpy(), log_prob.astype(np.float64))
     chosen = np.take_along_axis(expected.numpy(), top, 1)
-    listed = _largest_difference(chosen, np.log(probability.astype(np.float64)))
+    listed = _largest_difference(np.maximum(chosen, np.log(LEAST)), np.log(np.maximum(probability, LEAST)))
     swapped = _largest_difference(expected.gather(1, ours).numpy(), chosen[:, :k])
     if max(worst, listed, swapped) > TOLERANCE or not _ids_agree(saved, top, ids):
         raise ArtifactError(

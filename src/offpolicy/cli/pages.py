@@ -14,7 +14,7 @@ Every option may also stand in a TOML file given with `--config`, under its long
 `reward_range`); an option that may be repeated takes a list, one of pairs also a table (`kind = {age = "numeric"}`).
 What is typed wins over the file, and a key that is no option is an error.
 
-Exit codes: 0 done, 1 an error that is yours to mend (one paragraph on standard error; `--debug`, before or after the
+Exit codes: 0 done, 1 an error that you can fix (one paragraph on standard error; `--debug`, before or after the
 command, shows the traceback), 2 a refused verdict with `--strict`. With `--json`, standard output holds one JSON object
 and nothing else. Progress is shown on standard error, and only on a terminal.
 """
@@ -33,7 +33,7 @@ def _section(name: str, command: Any) -> str:
     required = [f"{p.opts[0]} {_metavar(p)}" for p in options if p.required]
     usage = " ".join(["offpolicy", name, *words, *required, "[OPTIONS]"])
     text = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
-    lines = [f"## offpolicy {name}", "", "```", usage, "```", "", text, ""]
+    lines = [f"## offpolicy {name}", "", "```text", usage, "```", "", text, ""]
     lines += ["| | |", "|---|---|"]
     lines += [f"| `{_metavar(p)}` | {_help(p)} |" for p in arguments]
     lines += [f"| `{_flags(p)}` | {_help(p)} |" for p in options]

@@ -33,8 +33,9 @@ def mixed(values: npt.NDArray[Any]) -> Hashes:
 
 
 def vocabulary_hashes(vocabulary: Vocabulary) -> Hashes:
-    """The hash of each id, by its spelling."""
-    return np.array([text_hash(f"id {one}") for one in vocabulary.to_list()], dtype=np.uint64)
+    """The hash of each id, by its spelling; a missing id is like no other."""
+    named = ("missing" if one is None else f"id {one}" for one in vocabulary.to_list())
+    return np.array([text_hash(name) for name in named], dtype=np.uint64)
 
 
 def number_hashes(values: npt.NDArray[Any]) -> Hashes:

@@ -212,7 +212,7 @@ class ClassifierPolicy:
     def __init__(self, classifier: Any, design: DesignMatrix, log: LoggedData) -> None:
         """Wrap a classifier that was fitted to the log."""
         self.classifier, self.design, self.actions = classifier, design, log.actions
-        self._seen, self._rows = tensor(log.action_count) > 0, log.n_rows
+        self._seen, self._events = tensor(log.action_count) > 0, log.n_events
         self._classes = torch.from_numpy(np.asarray(classifier.classes_, dtype=np.int64).copy())
 
     @classmethod
@@ -235,7 +235,7 @@ class ClassifierPolicy:
         probs = torch.zeros(contexts.n_rows, len(self.actions), dtype=torch.float64)
         probs[:, self._classes] = found.double()
         pseudo = self._seen.double() / self._seen.sum()
-        return ((probs * self._rows + pseudo) / (self._rows + 1)).log()
+        return ((probs * self._events + pseudo) / (self._events + 1)).log()
 
 
 @dataclass(frozen=True)

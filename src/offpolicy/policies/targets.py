@@ -70,6 +70,8 @@ class FunctionPolicy:
 class TopKPolicy:
     """Lists of actions per context that share most of the mass; the rest is spread evenly over all actions.
 
+    A context with an empty list chooses among all actions alike.
+
     `lists` are the actions' codes per context of one log, (contexts, k), each at most once; −1 pads a shorter list.
     """
 
@@ -92,20 +94,24 @@ class TopKPolicy:
     def log_probs_at(self, contexts: slice) -> Tensor:
         """Probabilities of all actions for some contexts of the log."""
         lists = self.lists[contexts]
-        listed = (lists >= 0).sum(1, keepdim=True).clamp(min=1).double()
-        probs = torch.full((len(lists), self.n_actions + 1), self.residual / self.n_actions, dtype=torch.float64)
-        share = ((1 - self.residual) / listed).expand(-1, lists.shape[1]).contiguous()
-        probs.scatter_add_(1, torch.where(lists >= 0, lists, self.n_actions), share)
+        share, rest = self._shares(lists)
+        probs = rest[:, None].repeat(1, self.n_actions + 1)  # the last column takes the padding
+        probs.scatter_add_(1, torch.where(lists >= 0, lists, self.n_actions), share[:, None].repeat(1, lists.shape[1]))
         return probs[:, :-1].log()
+
+    def _shares(self, lists: Tensor) -> tuple[Tensor, Tensor]:
+        """What each listed action gets, and each action besides; without a list all actions are alike."""
+        listed = (lists >= 0).sum(1)
+        rest = torch.where(listed > 0, self.residual, 1.0).double()
+        return (1 - rest) / listed.clamp(min=1), rest / self.n_actions
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """π of the logged actions, without looking at the others."""
         self._check(digest(log.context_hashes))
         lists = self.lists[tensor(log.context_index).long()]
-        listed = (lists >= 0).sum(1).clamp(min=1).double()
+        share, rest = self._shares(lists)
         member = (lists == tensor(log.action).long()[:, None]).any(1)
-        share = torch.where(member, (1 - self.residual) / listed, torch.zeros_like(listed))
-        return (share + self.residual / self.n_actions).log()
+        return (share * member + rest).log()
 
     def _check(self, contexts: str) -> None:
         if contexts != self.contexts:

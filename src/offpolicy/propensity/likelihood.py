@@ -203,7 +203,10 @@ def _fit_epochs(
             total = 0.0
             for batch in batches.epoch(random):
                 weight = event_weights(log, batch.rows)
-                total += ascend(scorer, optimiser, batch, weight, normaliser) * len(batch.rows)
+                events = float(weight.sum())
+                if events > 0:  # the mean over events, as if each stood in a row of its own
+                    mean = ascend(scorer, optimiser, batch, weight * (len(weight) / events), normaliser)
+                    total += mean * events
             score = total / log.n_events if held_out is None else _held_out_likelihood(scorer, log, held_out)
             advance(f"{'' if held_out is None else 'held-out '}log-likelihood {score:.4f}")
             if not math.isfinite(score):

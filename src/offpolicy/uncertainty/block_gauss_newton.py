@@ -21,9 +21,17 @@ class BlockGaussNewton:
         """Start with no rows over contexts of d features."""
         self._matrices = PerActionMatrices(d, n_actions)
 
-    def add(self, states: Tensor, row_context: Tensor, row_action: Tensor, log_prob: Tensor) -> None:
-        """Take in rows (n,) that point at contexts (G, d) and actions, with their log β̂(a|x)."""
-        self._matrices.add(states, row_context, row_action, not_taken(log_prob, len(row_context)))
+    def add(
+        self,
+        states: Tensor,
+        row_context: Tensor,
+        row_action: Tensor,
+        log_prob: Tensor,
+        weight: Tensor | None = None,
+    ) -> None:
+        """Take in rows (n,) that point at contexts (G, d) and actions, with log β̂(a|x) and weights; 1 unless given."""
+        other = not_taken(log_prob, len(row_context))
+        self._matrices.add(states, row_context, row_action, other if weight is None else other * weight)
 
     def merge(self, other: Self) -> None:
         """Take in everything another one has seen."""
@@ -41,11 +49,15 @@ class BlockUncertainty:
     blocks: PerActionUncertainty
 
     def of(
-        self, states: Tensor, row_context: Tensor, row_action: Tensor, log_prob: Tensor, inside: bool = False
+        self, states: Tensor, row_context: Tensor, row_action: Tensor, log_prob: Tensor, inside: bool | Tensor = False
     ) -> Tensor:
-        """About the standard deviation of log β̂(a|x) of each row (n,), float64; `inside` leaves the row itself out."""
+        """About the standard deviation of log β̂(a|x) of each row (n,), float64.
+
+        `inside` leaves the row itself out, which was added with weight 1 or this one.
+        """
         other = not_taken(log_prob, len(row_context))
-        return other * self.blocks.of(states, row_context, row_action, other if inside else False)
+        own = inside if inside is False else other * inside
+        return other * self.blocks.of(states, row_context, row_action, own)
 
 
 def not_taken(log_prob: Tensor, n: int) -> Tensor:

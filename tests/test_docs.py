@@ -1,0 +1,122 @@
+"""Every code block of README and docs runs, page by page, in a folder with small files like those the pages name."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pytest
+
+from small_log import run
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUNS = {"python", "console"}
+"""Languages whose blocks run; ```toml is a file named in its first line, ```text is for the eye alone."""
+
+FENCE = re.compile(r"^```(?P<language>\S*)[^\n]*\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block and where it starts."""
+
+    language: str
+    code: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found["language"], found["code"], text[: found.start()].count("\n") + 1) for found in FENCE.finditer(text)
+    ]
+
+
+def some_rows(rows: int = 400) -> pl.DataFrame:
+    """Impressions of five items to forty users, logged by a policy that depends on the user's country."""
+    random = np.random.default_rng(0)
+    user = random.integers(0, 40, rows)
+    country = user % 3
+    score = np.stack([1.0 * (country == item % 3) + 0.2 * item for item in range(5)], 1)
+    prob = np.exp(score) / np.exp(score).sum(1, keepdims=True)
+    item = (prob.cumsum(1) < random.random(rows)[:, None]).sum(1)
+    tags = ["rock", "jazz", "folk", "soul"]
+    return pl.DataFrame(
+        {
+            "user": [f"u{u}" for u in user],
+            "country": [("at", "fr", "jp")[c] for c in country],
+            "history": [tags[: u % 4] for u in user.tolist()],
+            "item": [f"item-{a}" for a in item],
+            "clicked": (random.random(rows) < 0.2 + 0.4 * (item == (country + 1) % 5)).astype(np.int64),
+            "probability": prob[np.arange(rows), item],
+        }
+    )
+
+
+def write_files(folder: Path) -> None:
+    """The files that the pages name: a shop's CSV, Parquet with and without propensities, and contexts to decide."""
+    frame = some_rows()
+    plain = frame.drop("probability")
+    plain.drop("history").write_parquet(folder / "impressions.parquet")
+    for month, part in enumerate((plain.head(200), plain.tail(200))):
+        part.write_parquet(folder / f"impressions-2024-0{month + 1}.parquet")
+    frame.drop("history").write_parquet(folder / "recorded.parquet")
+    shop = pl.DataFrame(
+        {
+            **{f"user_feature_{n}": [f"f{(int(user[1:]) >> n) % 2}" for user in frame["user"]] for n in range(4)},
+            "position": [n % 3 + 1 for n in range(len(frame))],
+            "item_id": frame["item"].str.slice(5).cast(pl.Int64),
+            "click": frame["clicked"],
+        }
+    )
+    shop.write_csv(folder / "impressions.csv")
+    asked = pl.DataFrame({"request_id": [f"r{n}" for n in range(30)]})
+    asked.hstack(shop.drop("item_id", "click").head(30)).write_csv(folder / "contexts.csv")
+    asked.hstack(frame.select("user", "country").head(30)).write_parquet(folder / "contexts.parquet")
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The words of each command; lines without a prompt are a continuation."""
+    text = block.code.replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert all(line.startswith("$ offpolicy ") for line in lines), f"line {block.line}: output goes into ```text"
+    return [shlex.split(line.removeprefix("$ offpolicy "), comments=True) for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_are_marked_by_what_they_are(page: Path) -> None:
+    wrong = [block.line for block in blocks(page) if block.language not in RUNS | {"toml", "text"}]
+    assert not wrong, f"{page.name}, lines {wrong}: mark blocks as python, console, toml or text"
+    fences = re.findall(r"^```", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(blocks(page))
+
+
+def test_the_main_pages_have_blocks_that_run() -> None:
+    running = {page.stem for page in PAGES if any(block.language in RUNS for block in blocks(page))}
+    assert running >= {"README", "quickstart", "no_propensities", "report", "propensities", "evaluation", "learning"}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(b.language in RUNS for b in blocks(p))], ids=lambda p: p.stem)
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.language == "toml":
+            tomllib.loads(block.code)
+            (tmp_path / block.code.splitlines()[0].removeprefix("# ")).write_text(block.code, encoding="utf-8")
+        if block.language == "console":
+            for words in commands(block):
+                found = run(*words)
+                assert found.code == 0, f"{page.name}, line {block.line}: offpolicy {' '.join(words)}\n{found.err}"
+        if block.language == "python":
+            exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
