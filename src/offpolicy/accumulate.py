@@ -1,26 +1,7 @@
 """Everything that sums is mergeable: one batch, a stream larger than memory and a reduce across processes alike."""
 
 import math
-from typing import Protocol, Self, TypeVar
-
-Batch = TypeVar("Batch", contravariant=True)
-Result = TypeVar("Result", covariant=True)
-
-
-class Accumulator(Protocol[Batch, Result]):
-    """Collects batches in any order; two of them merge into one that has seen both."""
-
-    def add(self, batch: Batch) -> None:
-        """Take in a batch."""
-        ...
-
-    def merge(self, other: Self) -> None:
-        """Take in everything another accumulator has seen."""
-        ...
-
-    def finish(self) -> Result:
-        """The result over all that was seen."""
-        ...
+from typing import Self
 
 
 class ExactSum:

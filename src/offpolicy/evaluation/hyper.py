@@ -1,4 +1,4 @@
-"""Hyper-parameters without the truth: λ from the log alone, three ways."""
+"""Hyper-parameters without the truth: λ from the log alone, two ways."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,6 @@ GRID = 20
 """Values of λ tried."""
 WINSOR = 0.99
 """Quantile at which squared weighted rewards are cut when λ is plugged in."""
-SLOPE_FACTOR = 6**0.5 - 1
-"""SLOPE++: an estimate must lie within this many widths of all less biased ones."""
 
 
 def plug_in_lambda(ratio: Tensor, reward: Tensor) -> float:
@@ -50,19 +48,3 @@ def least_error_lambda(rows: PolicyRows, name: str = "sn_shrinkage") -> ChosenLa
             best = (error, ChosenLambda(lam, estimate))
     assert best is not None
     return best[1]
-
-
-def slope_lambda(rows: PolicyRows, name: str = "sn_shrinkage") -> ChosenLambda:
-    """SLOPE++ over λ: shrink as far as the interval still meets those of all milder shrinkages."""
-    row = ESTIMATORS[name]
-    low, high = -np.inf, np.inf
-    chosen: ChosenLambda | None = None
-    for lam in [float("inf"), *reversed(lambda_grid(rows.ratio))]:
-        estimate = rows.clustered(row, lam=lam)
-        width = SLOPE_FACTOR * estimate.jackknife_error
-        if chosen is not None and (estimate.value - width > high or estimate.value + width < low):
-            break
-        low, high = max(low, estimate.value - width), min(high, estimate.value + width)
-        chosen = ChosenLambda(lam, estimate)
-    assert chosen is not None
-    return chosen
