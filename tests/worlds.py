@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 import reference
-from offpolicy.datasets.synthetic import TinyWorld
 from offpolicy.estimators import ESTIMATORS, INPUTS
 from offpolicy.evaluation.inputs import weight_inputs
 from offpolicy.log import LoggedData
+from tiny_world import TinyWorld
 
 
 @dataclass(frozen=True)

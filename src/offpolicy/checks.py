@@ -43,11 +43,8 @@ PAPER_GRID = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0)
 
 POSITIVE = Range(0.0, math.inf, include_low=False)
 NON_NEGATIVE = Range(0.0, math.inf)
-PROBABILITY = Range(0.0, 1.0)
 
 Positive = Annotated[float, POSITIVE]
-NonNegative = Annotated[float, NON_NEGATIVE]
-Probability = Annotated[float, PROBABILITY]
 
 
 def check_number(name: str, value: Any, allowed: Range) -> float:

@@ -47,7 +47,6 @@ def test_small_files_cell_by_cell(tmp_path: Path) -> None:
     assert lists.context_index.tolist() == [0, 1, 2]
     assert lists.action.tolist() == [0, 2, 0, 1, 1, 3]
     assert lists.label.tolist() == [True, False, True, True, False, True]
-    assert data.pairs_in_both == 2
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,6 @@ def test_the_real_data() -> None:
     assert (data.train.n_rows, data.train.n_contexts, data.train.n_actions) == (6960, 290, 300)
     assert len(data.lists.action) == 4640
     assert np.diff(data.lists.offsets).tolist() == [16] * 290
-    assert data.pairs_in_both == 366
     sizes = [len(c.vocabulary) for c in data.train.contexts.values() if isinstance(c, CategoricalColumn)]
     assert sizes == [290, 2, 6, 3, 3]
     features = data.train.actions.features

@@ -57,7 +57,6 @@ def test_small_files_row_by_row(tmp_path: Path) -> None:
     assert user.vocabulary.decode(lists.context_index) == [0, 4]
     assert log.actions.vocabulary.decode(lists.action) == [1300, 3, 7]
     assert lists.label.tolist() == [True, True, False]
-    assert data.pairs_in_both == 1
 
 
 def test_videos_nobody_was_shown_are_no_actions_and_unlisted_ones_have_no_category(tmp_path: Path) -> None:

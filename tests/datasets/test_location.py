@@ -156,11 +156,8 @@ def test_a_stratified_split_takes_from_every_number_of_positives() -> None:
         assert int((validation.positives == number).sum()) == max(1, round(0.05 * members))
 
 
-def test_pairs_in_both_and_users_with_positives_by_brute_force() -> None:
+def test_users_with_positives_by_brute_force() -> None:
     data = ranking_data()
-    logged = set(zip(data.train.context_index.tolist(), data.train.action.tolist(), strict=True))
-    users = data.lists.context_index[data.lists.owner].tolist()
-    assert data.pairs_in_both == sum(pair in logged for pair in zip(users, data.lists.action.tolist(), strict=True))
     liked = set(data.train.context_index[data.train.reward > 0].tolist())
     kept = [u for u, n in zip(range(40), data.lists.positives, strict=True) if n and u in liked]
     assert data.with_positives().lists.context_index.tolist() == kept

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld, LinearSoftmaxWorld, TinyWorld
+from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld, LinearSoftmaxWorld
 from offpolicy.policies import UniformPolicy
+from tiny_world import TinyWorld
 
 SMALL = ExtremeShape(n_contexts=400, n_actions=600, dimensions=16, positives=19.0, topics=8)
 

@@ -30,7 +30,6 @@ def test_small_files_keep_the_ids_of_the_files(tmp_path: Path) -> None:
     assert user.vocabulary.decode(lists.context_index) == [1, 2]
     assert log.actions.vocabulary.decode(lists.action) == [49, 1000, 14]
     assert lists.label.tolist() == [False, True, True]
-    assert data.pairs_in_both == 1
 
 
 def test_answers_belong_to_the_user_of_their_line_and_null_to_the_others(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from offpolicy.datasets.synthetic import TinyWorld
 from offpolicy.estimators import ESTIMATORS, INPUTS
 from offpolicy.evaluation.inputs import weight_inputs
 from offpolicy.evaluation.value import Terms, value
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.policies import TabularPolicy
+from tiny_world import TinyWorld
 from worlds import small_log
 
 seeds = st.integers(0, 10_000)

@@ -13,8 +13,6 @@ from offpolicy.estimators import weight
 from offpolicy.evaluation.intervals import (
     gamma_sensitivity,
     linearised_propensity_error,
-    worst_case_doubly_robust,
-    worst_case_plain,
     worst_case_self_normalised,
 )
 from offpolicy.evaluation.value import Terms, value
@@ -37,22 +35,17 @@ def corners(log_ratio: list[float], spread: list[float]) -> NDArray[np.float64]:
 def test_ranges_are_the_extremes_over_all_corners(case: tuple[list[float], list[float], list[float]]) -> None:
     log_ratio, spread, reward = case
     w, r = corners(log_ratio, spread), np.array(reward)
-    plain, ratio = (w * r).mean(1), (w * r).sum(1) / w.sum(1)
-    assert worst_case_plain(log_ratio, spread, reward) == pytest.approx((plain.min(), plain.max()))
+    ratio = (w * r).sum(1) / w.sum(1)
     assert worst_case_self_normalised(log_ratio, spread, reward) == pytest.approx((ratio.min(), ratio.max()))
 
 
-@given(rows, st.floats(0, 1))
-def test_residuals_of_either_sign_are_thresholds_too(
-    case: tuple[list[float], list[float], list[float]], baseline: float
-) -> None:
+@given(rows)
+def test_residuals_of_either_sign_are_thresholds_too(case: tuple[list[float], list[float], list[float]]) -> None:
     log_ratio, spread, reward = case
     w, residual = corners(log_ratio, spread), np.array(reward) - 0.4
-    ratio, plain = (w * residual).sum(1) / w.sum(1), (w * residual).mean(1)
-    found = worst_case_doubly_robust(log_ratio, spread, residual, baseline)
-    assert found == pytest.approx((baseline + ratio.min(), baseline + ratio.max()), abs=1e-12)
-    found = worst_case_doubly_robust(log_ratio, spread, residual, baseline, self_normalised=False)
-    assert found == pytest.approx((baseline + plain.min(), baseline + plain.max()), abs=1e-12)
+    ratio = (w * residual).sum(1) / w.sum(1)
+    found = worst_case_self_normalised(log_ratio, spread, residual)
+    assert found == pytest.approx((ratio.min(), ratio.max()), abs=1e-12)
 
 
 def test_no_interior_point_is_outside_and_the_range_grows_with_the_spread() -> None:
@@ -78,11 +71,9 @@ def test_the_lower_end_is_what_the_robust_estimator_answers() -> None:
 
 def test_extreme_rows_stay_numbers() -> None:
     log_ratio = np.array([-np.inf, 500.0, 0.0, -500.0])
-    for form in (worst_case_plain, worst_case_self_normalised):
-        low, high = form(log_ratio, [0.0, 1000.0, 5.0, np.inf], [1.0, 0.5, 1.0, 0.0])
-        assert -1e-12 <= low <= high < math.inf
+    low, high = worst_case_self_normalised(log_ratio, [0.0, 1000.0, 5.0, np.inf], [1.0, 0.5, 1.0, 0.0])
+    assert -1e-12 <= low <= high < math.inf
     nothing = np.full(3, -np.inf)
-    assert worst_case_plain(nothing, 0.1, np.ones(3)) == (-math.inf, math.inf)
     assert worst_case_self_normalised(nothing, 0.1, np.ones(3)) == (-math.inf, math.inf)
 
 

@@ -99,13 +99,6 @@ class RankingData:
     train: LoggedData
     lists: CandidateLists
 
-    @cached_property
-    def pairs_in_both(self) -> int:
-        """How many (context, action) pairs of the lists were also logged; they are kept on both sides."""
-        logged = self.train.context_index.astype(np.int64) * self.train.n_actions + self.train.action
-        listed = self.lists.context_index.astype(np.int64)[self.lists.owner] * self.train.n_actions + self.lists.action
-        return int(np.isin(listed, logged).sum())
-
     def split(
         self, valid_fraction: float, seed: int, *, by_positives: bool = False
     ) -> tuple[CandidateLists, CandidateLists]:

@@ -36,7 +36,6 @@ from offpolicy.models.softmax import (
     log_normaliser,
     softmax_log_prob,
     weighted_log_likelihood,
-    weighted_log_likelihood_grad,
 )
 from offpolicy.models.tiles import Places
 
@@ -85,5 +84,4 @@ __all__ = [
     "total_expectation",
     "two_tower_scorer",
     "weighted_log_likelihood",
-    "weighted_log_likelihood_grad",
 ]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from offpolicy.errors import ParameterError
-from offpolicy.models.tiles import MAX_BYTES, Coefficients, LikelihoodGradient, Places, Rows, sweep, tile_size
+from offpolicy.models.tiles import MAX_BYTES, Coefficients, Places, Rows, sweep, tile_size
 
 
 def _check(states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Tensor, row_action: Tensor) -> None:
@@ -169,24 +169,6 @@ def weighted_log_likelihood(
     rows = Rows(row_context, row_action)
     value: Tensor = _WeightedLogLikelihood.apply(states, weights, bias, rows, coefficients, max_bytes)  # type: ignore[no-untyped-call]
     return value
-
-
-@torch.no_grad()
-def weighted_log_likelihood_grad(
-    states: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    row_context: Tensor,
-    row_action: Tensor,
-    coefficients: Coefficients,
-    *,
-    max_bytes: int = MAX_BYTES,
-) -> LikelihoodGradient:
-    """log π of every row and the gradients of Σ sg(c_n) log π(a_n|x_n), in one pass and without autograd."""
-    _check(states, weights, bias, row_context, row_action)
-    rows = Rows(row_context, row_action)
-    needs = (True, True, True)
-    return sweep(states, weights, bias, rows, max_bytes=max_bytes, coefficients=coefficients, needs=needs)[0]
 
 
 def log_normaliser(states: Tensor, weights: Tensor, bias: Tensor | None, *, max_bytes: int = MAX_BYTES) -> Tensor:

@@ -1,6 +1,6 @@
 """A table as Markdown, LaTeX (with booktabs) and HTML; whatever the table holds is escaped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
@@ -90,9 +90,6 @@ def html(table: Table) -> Markup:
         tests=_html_rows(table.tests),
         notes=_joined(Markup("<p>{}</p>").format(note) for note in table.notes),
     )
-
-
-FORMATS: dict[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "html": html}
 
 
 def tex(text: str) -> str:

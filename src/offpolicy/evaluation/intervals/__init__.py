@@ -11,8 +11,6 @@ from offpolicy.evaluation.intervals.sensitivity import GammaSensitivity, gamma_s
 from offpolicy.evaluation.intervals.worst_case import (
     WorstCase,
     linearised_propensity_error,
-    worst_case_doubly_robust,
-    worst_case_plain,
     worst_case_self_normalised,
 )
 
@@ -31,7 +29,5 @@ __all__ = [
     "interval",
     "linearised_propensity_error",
     "normal",
-    "worst_case_doubly_robust",
-    "worst_case_plain",
     "worst_case_self_normalised",
 ]

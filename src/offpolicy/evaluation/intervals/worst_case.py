@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from offpolicy.estimators import LOG_LIMIT, SPREAD_LIMIT
+from offpolicy.estimators import SPREAD_LIMIT
 from offpolicy.evaluation.value import Array, Terms
 
 CHUNK = 1 << 17
@@ -29,38 +29,17 @@ class WorstCase(NamedTuple):
     high: float
 
 
-def worst_case_plain(log_ratio: ArrayLike, spread: ArrayLike, reward: ArrayLike) -> WorstCase:
-    """Exact range of mean v·ρ·r over v ∈ [e^{−s}, e^{s}], s = `spread` per row.
-
-    Rows are separate: each is at the end of its interval that its sign asks for. `reward` may be a residual r − q̂.
-    """
-    log_ratio, spread, outcome = _rows(log_ratio, spread, reward)
-    if not _weighted(log_ratio):
-        return WorstCase(-np.inf, np.inf)
-    small = np.exp(np.minimum(log_ratio - spread, LOG_LIMIT)) * outcome
-    large = np.exp(np.minimum(log_ratio + spread, LOG_LIMIT)) * outcome
-    return WorstCase(float(np.minimum(small, large).mean()), float(np.maximum(small, large).mean()))
-
-
 def worst_case_self_normalised(log_ratio: ArrayLike, spread: ArrayLike, reward: ArrayLike) -> WorstCase:
     """Exact range of Σvρr/Σvρ over v ∈ [e^{−s}, e^{s}], s = `spread` per row.
 
-    A ratio of linear functions of v is least where v is large for rewards below the value and small above it.
+    A ratio of linear functions of v is least where v is large for rewards below the value and small above it. `reward`
+    may be a residual r − q̂.
     """
     log_ratio, spread, outcome = _rows(log_ratio, spread, reward)
-    if not _weighted(log_ratio):
+    if not bool((log_ratio > -np.inf).any()):
         return WorstCase(-np.inf, np.inf)
     log_ratio = log_ratio - max(float((log_ratio[part] + spread[part]).max()) for part in _parts(len(log_ratio)))
     return WorstCase(_smallest_ratio(log_ratio, spread, outcome, 1), -_smallest_ratio(log_ratio, spread, outcome, -1))
-
-
-def worst_case_doubly_robust(
-    log_ratio: ArrayLike, spread: ArrayLike, residual: ArrayLike, baseline: float, *, self_normalised: bool = True
-) -> WorstCase:
-    """Exact range of `baseline` + Σvρ(r − q̂)/Σvρ (or /N), baseline = mean q̂(x, π): a threshold in the residual."""
-    form = worst_case_self_normalised if self_normalised else worst_case_plain
-    low, high = form(log_ratio, spread, residual)
-    return WorstCase(baseline + low, baseline + high)
 
 
 def linearised_propensity_error(
@@ -98,10 +77,6 @@ def _rows(log_ratio: ArrayLike, spread: ArrayLike, outcome: ArrayLike) -> tuple[
     ratio, values = np.asarray(log_ratio, dtype=np.float64), np.asarray(outcome, dtype=np.float64)
     wide = np.minimum(np.asarray(spread, dtype=np.float64), SPREAD_LIMIT)
     return ratio, np.broadcast_to(wide, ratio.shape), values
-
-
-def _weighted(log_ratio: Array) -> bool:
-    return bool((log_ratio > -np.inf).any())
 
 
 def _outcome(terms: Terms, part: slice) -> Tensor:
