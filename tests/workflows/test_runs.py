@@ -17,6 +17,7 @@ from offpolicy.results import Results, write_results
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.findings import weight_histogram
 from offpolicy.workflows.inspect import run_inspect
+from offpolicy.workflows.learn import run_learn
 from offpolicy.workflows.roles import LogSpec, probability_column, resolve
 from offpolicy.workflows.run import RunOptions
 from small_log import a_frame
@@ -140,3 +141,12 @@ def test_integers_are_taken_for_names_and_that_is_said(tmp_path: Path) -> None:
     assert any("--kind age=numeric" in said for said in run_inspect(spec)["inferred"])
     said = run_inspect(replace(spec, kinds={"age": "numeric"}))["inferred"]
     assert not any("age" in one for one in said)
+
+
+def test_a_run_is_not_labelled_with_fewer_epochs_than_it_ran(tmp_path: Path) -> None:
+    spec, options, out = written(tmp_path, a_frame(40)), RunOptions(), tmp_path / "run"
+    run_learn(spec, ["ce"], out, options, settings={"epochs": 4})
+    with pytest.raises(OffPolicyError, match=r"training/ce holds this training after 4 epochs, but 2 are asked for"):
+        run_learn(spec, ["ce"], out, options, settings={"epochs": 2})
+    document = json.loads((out / "policy" / "policy.json").read_text())
+    assert document["metadata"]["config"]["epochs"] == 4
