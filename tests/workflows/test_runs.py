@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import torch
 
+from offpolicy.artifacts import load_policy
 from offpolicy.errors import LogError, OffPolicyError, ParameterError
 from offpolicy.json_writer import jsonable
 from offpolicy.results import Results, write_results
@@ -148,5 +149,4 @@ def test_a_run_is_not_labelled_with_fewer_epochs_than_it_ran(tmp_path: Path) -> 
     run_learn(spec, ["ce"], out, options, settings={"epochs": 4})
     with pytest.raises(OffPolicyError, match=r"training/ce holds this training after 4 epochs, but 2 are asked for"):
         run_learn(spec, ["ce"], out, options, settings={"epochs": 2})
-    document = json.loads((out / "policy" / "policy.json").read_text())
-    assert document["metadata"]["config"]["epochs"] == 4
+    assert load_policy(out / "policy").metadata.config["epochs"] == 4

@@ -224,12 +224,13 @@ def _fit(
 ) -> tuple[FittedRewards, int, float]:
     """A model after so many epochs or, with held-out rows, after those with the least log-loss."""
     scorer = maker(log)
-    mean = float(log.reward.mean())
+    mean = log.mean_reward
     log_odds = max(-WIDEST_LOG_ODDS, min(WIDEST_LOG_ODDS, math.log(mean / (1 - mean)) if 0 < mean < 1 else math.inf))
     model = FittedRewards(scorer, log_odds if mean > 0 else -WIDEST_LOG_ODDS)
     reward = torch.from_numpy(log.reward.astype(np.float32))
+    events = None if log.row_weight is None else torch.from_numpy(log.row_weight * (log.n_rows / log.n_events))
     ridge = scorer.default_ridge if config.ridge is None else config.ridge
-    optimiser = torch.optim.Adam(list(scorer.parameters()), lr=config.learning_rate, weight_decay=ridge / log.n_rows)
+    optimiser = torch.optim.Adam(list(scorer.parameters()), lr=config.learning_rate, weight_decay=ridge / log.n_events)
     batches = ContextBatches(log, config.batch_contexts or min(512, max(64, log.n_contexts // 16)))
     best, best_epoch, best_state = math.inf if valid is None else _log_loss(model, valid), 0, None
     if valid is not None:
@@ -240,7 +241,8 @@ def _fit(
             for batch in batches.epoch(torch_generator(config.seed, "reward-model", "epoch", epoch)):
                 weights, bias = scorer.actions()
                 scores = _scores(batch.states(scorer), weights, bias + model.log_odds, batch)
-                loss = F.binary_cross_entropy_with_logits(scores, reward[batch.rows].to(scores.dtype))
+                weight = None if events is None else events[batch.rows].to(scores.dtype)
+                loss = F.binary_cross_entropy_with_logits(scores, reward[batch.rows].to(scores.dtype), weight)
                 if not math.isfinite(gradient_step(optimiser, -loss)):
                     raise ParameterError(
                         f"The reward model's loss became {float(loss.detach())} in epoch {epoch + 1}: the learning "
@@ -270,4 +272,5 @@ def _log_loss(model: FittedRewards, log: LoggedData) -> float:
     """Mean binary cross-entropy of logged rows."""
     reward = torch.from_numpy(np.array(log.reward))
     found = model.row_rewards(log).clamp(1e-12, 1 - 1e-12)
-    return float(F.binary_cross_entropy(found, reward))
+    events = None if log.row_weight is None else torch.from_numpy(log.row_weight * (log.n_rows / log.n_events))
+    return float(F.binary_cross_entropy(found, reward, events))
