@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import figures
-from offpolicy.evaluation.evaluate import evaluate
+from offpolicy.evaluation import evaluate
 from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData, NumericColumn
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.features import Vocabulary
@@ -76,6 +76,35 @@ def wide_run() -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
+class Counted:
+    """A policy that counts the contexts whose probabilities of all actions it was asked for."""
+
+    def __init__(self, base: LinearSoftmaxPolicy) -> None:
+        self.base, self.actions, self.asked = base, base.actions, 0
+
+    def log_probs(self, contexts: FeatureTable) -> torch.Tensor:
+        self.asked += contexts.n_rows
+        return self.base.log_probs(contexts)
+
+
+def passes() -> float:
+    """Times a policy's probabilities of all actions are computed in one `evaluate` with everything it offers."""
+    random = np.random.default_rng(0)
+    contexts, actions = 2_000, 20
+    x = random.standard_normal((contexts, D)).astype(np.float32)
+    log = LoggedData.from_arrays(
+        contexts=FeatureTable({"x": EmbeddingColumn(x)}),
+        action=random.integers(0, actions, contexts),
+        reward=(random.random(contexts) < 0.3).astype(np.float64),
+        actions=actions,
+    )
+    weights = torch.from_numpy(random.standard_normal((actions, D)) * 0.3)
+    bias = torch.zeros(actions, dtype=torch.float64)
+    policies = {f"policy {i}": Counted(LinearSoftmaxPolicy("x", weights * i, bias)) for i in (1, 2)}
+    evaluate(log, policies, "linear", estimators=(*ESTIMATORS, "dm", "dr", "minvar"), references={"even": "uniform"})
+    return max(one.asked for one in policies.values()) / log.n_contexts
+
+
 def main() -> None:
     parser = figures.arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} rows instead of {ROWS:,}")
@@ -95,6 +124,7 @@ def main() -> None:
     shape = f"{rows:,} rows, {len(ESTIMATORS)} estimators"
     figures.Figure("evaluation.rows_per_second", rows / seconds, facts=facts, note=shape, digits=0).show(options.json)
     figures.Figure("evaluation.extra_memory_gb", extra / 1e9, LIMIT_GB, facts=facts, note=shape).show(options.json)
+    figures.Figure("evaluation.policy_passes", passes(), 1.0, note="all actions, one evaluate").show(options.json)
     wide = float(figures.output_of_child("--child", "wide"))
     facts = {"rows": WIDE_ROWS, "actions": WIDE_ACTIONS}
     shape = f"{WIDE_ROWS:,} rows × {WIDE_ACTIONS:,} actions, the whole process"

@@ -130,6 +130,9 @@ def path_of(name: str, log: Path, config: str, folder: Path, as_json: bool) -> N
     note = f"{cpu:.0f} s of CPU"
     figures.Figure(f"three_commands.{name}.seconds", total, facts={"cpu_seconds": cpu}, note=note).show(as_json)
     figures.Figure(f"three_commands.{name}.peak_gb", most).show(as_json)
+    fits = sum(int(finished[command].said["run"]["propensity_fits"]) for command in ("learn", "evaluate"))  # type: ignore[index]
+    note = f"{name}: learn, evaluate, report"
+    figures.Figure("three_commands.propensity_fits", fits, 2, facts={"log": name}, note=note).show(as_json)
 
 
 def open_bandit_log() -> Path | None:

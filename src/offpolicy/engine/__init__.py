@@ -1,5 +1,6 @@
 """Where work runs: map over the shards of a log and merge in their order; processes that work side by side."""
 
+from offpolicy.engine.shards import map_merge
 from offpolicy.engine.workers import Done, Job, WorkerPool, available_cores
 
 __all__ = [
@@ -7,4 +8,5 @@ __all__ = [
     "Job",
     "WorkerPool",
     "available_cores",
+    "map_merge",
 ]

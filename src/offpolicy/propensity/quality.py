@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.log import LoggedData
+from offpolicy.engine import map_merge
+from offpolicy.log import LogBatch, LoggedData
 from offpolicy.policies import Policy, logged_log_prob, tensor
 from offpolicy.propensity.likelihood import event_weights, weighted_mean
 from offpolicy.results import CalibrationBin, Quality
@@ -88,10 +89,13 @@ def _error_of_mean(values: Tensor, mean: float, log: LoggedData) -> float:
 
 
 def _calibration(policy: Policy, log: LoggedData, logged: Tensor) -> tuple[float, list[CalibrationBin]]:
-    sums = CalibrationSums()
     events = tensor(log.context_weight)
-    for batch in log.batches():
+
+    def of_batch(batch: LogBatch) -> CalibrationSums:
+        sums = CalibrationSums()
         weight = event_weights(log, torch.from_numpy(batch.rows))
         log_probs = policy.log_probs(log.contexts.take(batch.contexts))
         sums.add(log_probs, events[batch.contexts], logged[batch.rows], weight)
-    return sums.finish()
+        return sums
+
+    return map_merge(of_batch, log.batches()).finish()

@@ -51,13 +51,14 @@ def run_learn(
     judge, judge_taken = nuisances_of(held, model, options.seed, [folder])
     targets = {name: one.policy for name, one in learned.items()}
     evaluator = Evaluator(judge, targets, options=Options(level=options.level, seed=options.seed))
-    models = evaluator.propensity_models() if options.propensity_models else []
+    best = evaluator.evaluation.best
     judge.save(folder)
+    models = evaluator.propensity_models() if options.propensity_models else []
     about = {"roles": spec.to_json(), "held_out": rule.to_json()}
     for name, one in learned.items():
         if len(learned) > 1:
             _save(one, log, folder / "policies" / name, about)
-    policy = _save(learned[evaluator.evaluation.best], log, folder / "policy", about)
+    policy = _save(learned[best], log, folder / "policy", about)
     said = (
         *(*spec.notes, *kind_notes(spec, log), *unused_propensities(spec, model), *taken, *judge_taken),
         *(_divided(rule, log, train, held), *fit_note(evaluator)),

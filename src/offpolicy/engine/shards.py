@@ -1,0 +1,29 @@
+"""Whatever is computed over a log is a map over its shards and a merge in their order.
+
+A log in memory is one shard. Because every cluster is whole within its shard, clustered errors are plain sums; because
+the number of shards is fixed and merging follows their order, the answer does not depend on who computed it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, Self, TypeVar
+
+
+class Mergeable(Protocol):
+    """What a map leaves of a shard: sums, counts, statistics that add up."""
+
+    def merge(self, other: Self) -> None:
+        """Take in what another has seen."""
+        ...
+
+
+Shard = TypeVar("Shard")
+Found = TypeVar("Found", bound=Mergeable)
+
+
+def map_merge(work: Callable[[Shard], Found], shards: Iterable[Shard]) -> Found:
+    """The work of every shard, merged in shard order; in this process, one shard after the other."""
+    results = map(work, shards)
+    total = next(results)
+    for found in results:
+        total.merge(found)
+    return total
