@@ -17,6 +17,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -130,7 +131,8 @@ def path_of(name: str, log: Path, config: str, folder: Path, as_json: bool) -> N
     note = f"{cpu:.0f} s of CPU"
     figures.Figure(f"three_commands.{name}.seconds", total, facts={"cpu_seconds": cpu}, note=note).show(as_json)
     figures.Figure(f"three_commands.{name}.peak_gb", most).show(as_json)
-    fits = sum(int(finished[command].said["run"]["propensity_fits"]) for command in ("learn", "evaluate"))  # type: ignore[index]
+    runs: list[Any] = [finished[command].said["run"] for command in ("learn", "evaluate")]
+    fits = sum(int(one["propensity_fits"]) for one in runs)
     note = f"{name}: learn, evaluate, report"
     figures.Figure("three_commands.propensity_fits", fits, 2, facts={"log": name}, note=note).show(as_json)
 
