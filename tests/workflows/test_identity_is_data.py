@@ -217,6 +217,12 @@ def test_nothing_that_a_command_did_not_write_is_replaced(learned: Path, tmp_pat
     assert run("report", learned / "run").code == run("report", learned / "run").code == 0
 
 
+def test_the_demo_replaces_its_own_files_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "impressions.parquet").write_text("mine")
+    assert "was not written by this command" in refused("demo", "--contexts", "100", "--out", tmp_path)
+    assert (tmp_path / "impressions.parquet").read_text() == "mine"
+
+
 def test_references_never_win_nor_enter_the_correction_nor_fail_strict(tmp_path: Path) -> None:
     frame = a_frame(500)
     frame.write_parquet(tmp_path / "log.parquet")

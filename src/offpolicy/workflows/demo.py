@@ -27,7 +27,7 @@ from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
 from offpolicy.workflows.roles import LogSpec
-from offpolicy.workflows.run import RunOptions
+from offpolicy.workflows.run import RunOptions, check_folder, mark_folder
 
 HELD_OUT = 0.1
 LEVEL = 0.95
@@ -146,8 +146,8 @@ class DemoPath:
     @classmethod
     def written(cls, folder: Path, log: LoggedData, seed: int) -> "DemoPath":
         """Write the log as a user's would be: strings for users and items, no propensities."""
-        folder = folder.expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = check_folder(folder, "demo", ("impressions.parquet", "columns.toml"), force=False)
+        mark_folder(folder, "demo")
         tastes = _tastes(log.contexts)
         rows = {name: tastes[name].values[log.context_index] for name in tastes}
         items = pl.Series(_items(log.n_actions))[log.action]
