@@ -150,7 +150,7 @@ def _experiment_advice(rows: PolicyRows) -> str:
     """How much exploration would bring enough effective rows: the least share of traffic that follows the policy."""
     n = rows.n_clusters
     ratio = rows.ratio.double()
-    mean = max(rows.mean(ratio), 1e-12)
+    mean = rows.mean(ratio)
     for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
         # Logging with probability 1 − ε and the policy itself with ε gives the ratio ρ/(1 − ε + ερ).
         mixed = ratio / (1 - share + share * ratio)
