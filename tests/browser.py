@@ -151,7 +151,9 @@ class Page:
     def _next(self, patience: float = 120) -> dict[str, Any]:
         deadline = time.monotonic() + patience
         while b"\0" not in self._buffer:
-            assert select.select([self._in], [], [], max(deadline - time.monotonic(), 0))[0], "the browser is silent"
+            assert select.select([self._in], [], [], max(deadline - time.monotonic(), 0))[0], (
+                "the browser does not answer"
+            )
             piece = os.read(self._in, 1 << 20)
             assert piece, "the browser has gone"
             self._buffer += piece

@@ -14,7 +14,7 @@ def policy(name: str, value: float, answer: str = "answerable", flips_at: float 
         "answerable": "Rely on the estimate and its interval.",
         "answerable on part": "Evaluate on the 62% of contexts that logging supports; explore in the others.",
         "run an experiment": "Run an experiment: let about 5% of the traffic follow the policy and record the "
-        "probabilities; 2500 such contexts would be worth about 310 independent ones.",
+        "probabilities; 2500 such contexts give an effective sample size of about 310.",
     }[answer]
     return {
         "name": name,
@@ -33,14 +33,19 @@ def policy(name: str, value: float, answer: str = "answerable", flips_at: float 
         "left_out": {"switch": "needs the policy over all actions"},
         "preflight": {
             "checks": [
-                check("effective sample size", 640.8, passed, "clusters of equal weight it is worth"),
+                check(
+                    "effective sample size",
+                    640.8,
+                    passed,
+                    "clusters of equal weight that would be as informative; 50 are needed",
+                ),
                 check("largest weight share", 0.023, True, "share of all weight that one cluster carries"),
                 check("mean weight", 0.983, True, "1 where the estimated propensities are right"),
                 check("contexts shown one action", None, True, "share of repeated contexts with one action"),
             ],
             "verdict": {
                 "answer": answer,
-                "reasons": [] if passed else ["effective sample size is 12 (clusters of equal weight it is worth)"],
+                "reasons": [] if passed else ["effective sample size is 12 clusters (50 are needed)"],
                 "advice": advice,
             },
             "balance": [["age", 0.0, 0.023], ["segment=<b>gold</b>", 0.02, -0.14], ["x[2]", 0.0, 0.012]],

@@ -1,4 +1,4 @@
-"""Bars are silent away from a terminal and tell the time left where there is one."""
+"""Bars are hidden away from a terminal and tell the time left where there is one."""
 
 import pytest
 

@@ -18,7 +18,7 @@ from offpolicy.errors import MissingExtraError, OffPolicyError, ParameterError
 from offpolicy.estimators.uncertainty_aware import uips
 from offpolicy.learning import METHODS, LearnerConfig, learn_policy
 from offpolicy.policies import UniformPolicy, logged_log_prob, tensor
-from offpolicy.tuning import Dial, HeldOutValue, Report, Tuned, search, search_space, tune
+from offpolicy.tuning import Dimension, HeldOutValue, Report, Tuned, search, search_space, tune
 from offpolicy.tuning.spaces import setting
 from offpolicy.tuning.study import STARTUP
 
@@ -48,11 +48,11 @@ def test_every_setting_of_every_space_is_allowed(method: str, preset: str) -> No
 
 
 def test_the_paper_space_is_the_papers_grid() -> None:
-    space = {dial.name: dial.choices for dial in search_space("uips", "paper")}
+    space = {dimension.name: dimension.choices for dimension in search_space("uips", "paper")}
     assert all(list(space[name]) == list(PAPER_GRID) for name in ("lam", "gamma", "eta1"))
     assert list(space["eta2"]) == [1, 10, 100, 1000]
     assert math.prod(map(len, space.values())) == 27_648  # the count that makes it no search at all
-    assert {dial.name: dial.choices for dial in search_space("shrinkage", "paper")}["lam"] == PAPER_GRID
+    assert {dimension.name: dimension.choices for dimension in search_space("shrinkage", "paper")}["lam"] == PAPER_GRID
 
 
 def test_the_effective_pair_loses_nothing() -> None:
@@ -60,7 +60,7 @@ def test_the_effective_pair_loses_nothing() -> None:
     ratio, u = torch.linspace(-3, 3, 41).double(), torch.linspace(0, 1, 41).double()
     whole = uips(ratio, u, lam=20.0, gamma=3.0, eta1=2.0, eta2=6.0)
     assert torch.allclose(whole, 2.0 * uips(ratio, u, lam=5.0, gamma=3.0, eta1=1.0, eta2=3.0))
-    assert [dial.name for dial in SPACE] == ["learning_rate", "lam", "gamma"]
+    assert [dimension.name for dimension in SPACE] == ["learning_rate", "lam", "gamma"]
 
 
 def test_all_methods_try_the_same_learning_rates_and_fill_their_range() -> None:
@@ -148,7 +148,7 @@ def test_sigkill_in_the_middle_of_a_trial(tmp_path: Path) -> None:
 def test_a_trial_that_was_enqueued_and_not_begun_is_run_once(tmp_path: Path) -> None:
     """A kill between the queue and the trial leaves a waiting one; two points with equal settings are two trials."""
     optuna = pytest.importorskip("optuna")
-    space = (Dial("x", choices=(1.0, 2.0)),)
+    space = (Dimension("x", choices=(1.0, 2.0)),)
     search(lambda settings, _: settings["x"], space, trials=2, storage=tmp_path / "a.db")
     study = optuna.load_study(study_name="study", storage=f"sqlite:///{tmp_path / 'a.db'}")
     study.enqueue_trial(setting(space, 2, 0), user_attrs={"point": 2})

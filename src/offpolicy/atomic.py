@@ -1,11 +1,11 @@
 """Atomic files and folders: a reader sees the former content or the new one, also when the writer is killed.
 
 What is written goes to a sibling called `name.tmp-xxxxxxxx` and is flushed to the disk. A file then takes its place by
-one rename. A folder has versions: its files stand in `versions/<id>/`, and the small file `CURRENT`, which is replaced
+one rename. A folder has versions: its files are in `versions/<id>/`, and the small file `CURRENT`, which is replaced
 by one rename, names the version that readers take. The version before stays until the next one is published, so that
-whoever is reading it can finish.
+a reader of it can finish.
 
-A writer holds a lock on its sibling for as long as it lives; a sibling without a lock is what a killed writer left
+A writer holds a lock on its sibling for as long as it runs; a sibling without a lock is what a killed writer left
 behind, and the next write to the same place removes it. Where the system has no such locks (Windows, some network file
 systems) files and folders are as atomic, but nothing that killed writers left, and no former version, is removed.
 """
@@ -50,7 +50,7 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> None:
-    """Write a file that is replaced as a whole or not at all; text as UTF-8."""
+    """Write a file atomically; text as UTF-8."""
     data = content.encode() if isinstance(content, str) else content
     with atomic_file(path) as temporary:
         temporary.write_bytes(data)
@@ -118,7 +118,7 @@ def leftovers(path: str | Path) -> list[Path]:
 def remove_leftovers(path: str | Path) -> None:
     """Remove what killed writers left beside this file or folder."""
     for other in leftovers(path):
-        with suppress(OSError), lock(other, wait=False) as held:  # an error means that its writer lives
+        with suppress(OSError), lock(other, wait=False) as held:  # an error means that its writer is still running
             if held:
                 _remove(other)
 

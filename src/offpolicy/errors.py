@@ -2,7 +2,7 @@
 
 
 class OffPolicyError(Exception):
-    """Anything the user can mend; commands print its message without a traceback."""
+    """Anything the user can fix; commands print its message without a traceback."""
 
 
 class LogError(OffPolicyError):

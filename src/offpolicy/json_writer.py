@@ -36,7 +36,7 @@ def json_text(value: Any, name: str = "value", *, indent: int | None = None) -> 
 
 
 def write_json(path: str | Path, value: Any, name: str = "value") -> None:
-    """Write a JSON file that is replaced as a whole or not at all."""
+    """Write a JSON file atomically."""
     write_atomic(path, json_text(value, name, indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
-"""What has to be estimated of a log, estimated once: β̂, its uncertainty U, γ, and the reward model q̂.
+"""The nuisance quantities of a log, estimated once: β̂, its uncertainty U, γ, and the reward model q̂.
 
 Each is fitted on first use and kept, so that learning, evaluation, comparison, tuning and report share one set. A set
-can be saved beside a run and taken up again for the same log, known by its fingerprint.
+can be saved beside a run and loaded again for the same log, identified by its fingerprint.
 """
 
 import json
@@ -72,7 +72,7 @@ class Nuisances:
         if not isinstance(beta, LoggingPolicy):
             raise ParameterError(
                 "The uncertainty of β̂ can be computed for a policy fitted by fit_logging_policy only. Pass one, or "
-                "pass `uncertainty` with one number a row."
+                "pass `uncertainty` with one number per row."
             )
         key = (form, normalisation)
         if key not in self._uncertainty:
@@ -95,7 +95,7 @@ class Nuisances:
 
     @property
     def known_uncertainty(self) -> Tensor | None:
-        """U of every row; None where β̂ is a policy whose uncertainty nobody can tell."""
+        """U of every row; None where β̂ is a policy whose uncertainty is unknown."""
         known = self._given_uncertainty is not None or isinstance(self.logging_policy, LoggingPolicy)
         return self.uncertainty() if known else None
 
@@ -128,7 +128,7 @@ class Nuisances:
         return self._cross_fitted[scorer]
 
     def save(self, folder: str | Path) -> Path | None:
-        """Keep what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
+        """Save what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
         if not isinstance(self._logging, LoggingPolicy) or not isinstance(self.model, str):
             return None
         found = packed(self._logging)
@@ -147,7 +147,7 @@ class Nuisances:
 
     @classmethod
     def load(cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0) -> "Nuisances | None":
-        """What was kept in a run's folder for this log, model and seed; None where nothing usable is."""
+        """What was saved in a run's folder for this log, model and seed; None where nothing usable is."""
         path = _path(folder, log, model, seed)
         if not path.is_file():
             return None

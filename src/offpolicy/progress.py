@@ -1,4 +1,4 @@
-"""Progress bars on long work: shown on a terminal, silent elsewhere."""
+"""Progress bars on long work: shown on a terminal, hidden elsewhere."""
 
 import sys
 from collections.abc import Callable, Iterator

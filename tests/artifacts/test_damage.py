@@ -79,7 +79,7 @@ def damage_bytes(folder: Path, data: st.DataObject) -> bool:
 
 
 def damage_header(folder: Path, data: st.DataObject) -> bool:
-    """Bytes of the weights' file, with checksums that vouch for them."""
+    """Bytes of the weights' file, with matching checksums."""
     file = folder / WEIGHTS
     content = bytearray(file.read_bytes())
     header = 8 + int.from_bytes(content[:8], "little")
@@ -91,7 +91,7 @@ def damage_header(folder: Path, data: st.DataObject) -> bool:
 
 
 def damage_document(folder: Path, data: st.DataObject) -> bool:
-    """Values of `policy.json` replaced, removed or added, with checksums that vouch for them."""
+    """Values of `policy.json` replaced, removed or added, with matching checksums."""
     file = folder / DOCUMENT
     document = json.loads(file.read_text())
     for _ in range(data.draw(st.integers(1, 2))):
@@ -123,7 +123,7 @@ def edit(document: Any, data: st.DataObject) -> None:
 
 
 def damage_tensors(folder: Path, data: st.DataObject) -> bool:
-    """Tensors cast, cut, renamed, dropped, added or filled with odd numbers, with checksums that vouch for them."""
+    """Tensors cast, cut, renamed, dropped, added or filled with odd numbers, with matching checksums."""
     file = folder / WEIGHTS
     tensors = safetensors.torch.load(file.read_bytes())
     name = data.draw(st.sampled_from(sorted(tensors)))

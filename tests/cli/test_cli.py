@@ -78,10 +78,10 @@ def test_demo_goes_from_a_file_to_a_report_and_shows_the_truth(tmp_path: Path) -
 
 def test_the_commands_that_the_demo_prints_find_what_it_found(tmp_path: Path) -> None:
     result = run_demo(tmp_path / "demo", seed=3, n_contexts=300, n_actions=5)
-    found = json.loads((result.judged / "results.json").read_text())["evaluation"]
+    found = json.loads((result.evaluated / "results.json").read_text())["evaluation"]
     for command in result.commands:
         assert run(*shlex.split(command)[1:]).code == 0
-    again = json.loads((result.judged / "results.json").read_text())["evaluation"]
+    again = json.loads((result.evaluated / "results.json").read_text())["evaluation"]
     assert again == found
     for one in result.learned:
         assert abs(one.truth - one.found.value) < 0.3

@@ -100,7 +100,7 @@ def test_learn_leaves_a_policy_and_results_in_the_agreed_shape(folder: Path) -> 
     assert len(found["learning"]["uips"]) == 8
     policy = found["evaluation"]["policies"]["uips"]
     assert policy["interval"]["low"] <= policy["value"] <= policy["interval"]["high"]
-    assert {rung["model"] for rung in found["propensity_models"]} >= {"uniform", "popularity", "linear"}
+    assert {one["model"] for one in found["propensity_models"]} >= {"uniform", "popularity", "linear"}
     assert sum(found["weights"]["uips"]["before"]) == found["log"]["rows"] == sum(found["weights"]["uips"]["after"])
     assert {risky["action"] for risky in found["risky_actions"]} == set(ACTIONS)
     assert sum(risky["weight_share"] for risky in found["risky_actions"]) == pytest.approx(1)
@@ -120,12 +120,12 @@ def test_the_learned_policy_is_evaluated_on_contexts_it_was_not_learned_from(fol
 def test_evaluate_takes_folders_columns_and_uniform_and_compares_them(folder: Path) -> None:
     policies = ("--policy", f"mine={folder / 'run' / 'policy'}", "--policy", "better", "--compare", "uniform")
     found = run(
-        "evaluate", folder / "log.csv", *policies, "--out", folder / "judged", "--json", "--no-propensity-models"
+        "evaluate", folder / "log.csv", *policies, "--out", folder / "evaluated", "--json", "--no-propensity-models"
     )
     assert found.code == 0, found.err
     compared = {(c["candidate"], c["reference"]) for c in found.json["evaluation"]["comparisons"]}
     assert compared >= {("mine", "logging"), ("better", "logging"), ("mine", "uniform"), ("better", "uniform")}
-    assert found.json == json.loads((folder / "judged" / "results.json").read_text())
+    assert found.json == json.loads((folder / "evaluated" / "results.json").read_text())
     people = run("evaluate", folder / "log.csv", *policies, "--no-propensity-models")
     assert "P(better)" in people.out
     assert "mine" in people.out

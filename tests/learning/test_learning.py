@@ -218,8 +218,8 @@ def test_methods_may_share_their_nuisances() -> None:
         alone = learn_policy(LOG, name, logging_policy=beta, reward_model=REWARDS, **quick)
         assert torch.equal(weights(learned), weights(alone))
     assert torch.equal(shared.uncertainty(), row_uncertainty(fit_logging_policy(LOG, "linear", seed=3)))
-    judged = learn_policy(LOG, "ce", nuisances=shared, metric="value", **quick)
-    assert 0 < judged.history[0]["value"] < 1
+    scored = learn_policy(LOG, "ce", nuisances=shared, metric="value", **quick)
+    assert 0 < scored.history[0]["value"] < 1
     with pytest.raises(ParameterError, match="not both"):
         learn_policy(LOG, "uips", nuisances=shared, logging_policy=beta)
     with pytest.raises(ParameterError, match="another log"):
@@ -233,11 +233,11 @@ def test_a_method_that_needs_no_logging_policy_fits_none(monkeypatch: pytest.Mon
     assert len(learn_policy(LOG, "dm", reward_model=REWARDS, epochs=1).history) == 1
 
 
-def test_likelihood_is_judged_by_snips_or_by_itself() -> None:
+def test_likelihood_is_scored_by_snips_or_by_itself() -> None:
     alone = learn_policy(LOG, "ce", epochs=2, metric="value")
     assert alone.history[0]["value"] < 0
-    judged = learn_policy(LOG, "ce", epochs=2, metric="value", logging_policy=LOGGING)
-    assert 0 < judged.history[0]["value"] < 1
+    scored = learn_policy(LOG, "ce", epochs=2, metric="value", logging_policy=LOGGING)
+    assert 0 < scored.history[0]["value"] < 1
 
 
 @pytest.mark.parametrize("method", ["uips", "ce", "dr", "minvar"])

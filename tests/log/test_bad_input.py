@@ -56,7 +56,7 @@ BAD_VALUES = [
     ("age", [0.5, float("nan"), 1.0, 1.0], "row 1 holds nan", "drop the row"),
     ("age", [0.5, 1.0, 1.0, float("-inf")], "row 3 holds -inf", "drop the row"),
     ("age", [0.5, 1.0, None, 1.0], "row 2 holds null", "drop the row"),
-    ("age", [[0.5], [1.0], [0.5, 1.0], [0.5]], "row 2 holds [0.5, 1.0]", "Mend the vector"),
+    ("age", [[0.5], [1.0], [0.5, 1.0], [0.5]], "row 2 holds [0.5, 1.0]", "Fix the vector"),
     ("age", [[0.5], [1.0], None, [0.5]], "row 2 holds null", "drop the row"),
     ("age", [[0.5], [float("nan")], [0.5], [0.5]], "row 1 holds [nan]", "drop the row"),
     ("item", ["a", "b", None, "b"], "row 2 holds null", "drop the row"),

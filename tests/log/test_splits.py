@@ -43,7 +43,7 @@ def parts_of(places: Sequence[float], shares: Sequence[float]) -> list[int]:
 
 
 def clustered(names: Sequence[Any], seed: int = 0) -> LoggedData:
-    """Two rows a cluster, in clusters of these names."""
+    """Two rows per cluster, in clusters of these names."""
     random = np.random.default_rng(seed)
     rows = [name for name in names for _ in range(2)]
     return LoggedData.from_arrays(

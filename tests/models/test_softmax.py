@@ -275,7 +275,7 @@ def test_repeated_calls_are_bitwise_equal() -> None:
     [
         ({"row_action": torch.tensor([0, 7])}, "Row 1 points at action 7"),
         ({"row_context": torch.tensor([-1, 0])}, "Row 0 points at context -1"),
-        ({"row_context": torch.tensor([0])}, "one number a row"),
+        ({"row_context": torch.tensor([0])}, "one number per row"),
         ({"bias": torch.zeros(3)}, "bias must hold"),
         ({"states": torch.zeros(5, 2)}, "states must be"),
     ],

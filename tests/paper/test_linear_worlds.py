@@ -10,7 +10,7 @@ import torch
 from offpolicy.learning import METHODS
 from offpolicy.paper.plan import Plan
 from offpolicy.paper.recipe import load_recipe
-from offpolicy.paper.runner import Ledger
+from offpolicy.paper.runner import ResultsLog
 from offpolicy.paper.studies import STUDIES, linear_worlds
 from offpolicy.paper.studies.estimates import Estimates
 from offpolicy.paper.studies.linear_worlds import LinearWorlds, draw_world
@@ -50,6 +50,6 @@ def test_a_small_run_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_committed_results_are_complete_under_the_recipe(tmp_path: Path) -> None:
     shutil.copy(RESULTS, tmp_path / "results.jsonl")
-    ledger = Ledger.open(Plan.of(load_recipe("linear_worlds"), STUDIES), tmp_path)
-    assert {line for _, line in ledger.lines} == set(ENTRIES)
-    assert [ledger.open_keys(part, line) for part, line in ledger.lines] == [[]] * len(ENTRIES)
+    log = ResultsLog.open(Plan.of(load_recipe("linear_worlds"), STUDIES), tmp_path)
+    assert {line for _, line in log.lines} == set(ENTRIES)
+    assert [log.open_keys(part, line) for part, line in log.lines] == [[]] * len(ENTRIES)

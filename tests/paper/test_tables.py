@@ -200,7 +200,7 @@ def test_numbers_are_short() -> None:
 
 def test_the_budget_is_told_where_something_was_tuned(folder: Path) -> None:
     rows = read_rows(folder / RESULTS)
-    said = "4 trials a line, the best 2 settings compared again on as many further draws"
+    said = "4 trials per line, the best 2 settings compared again on as many further draws"
     assert any(note.startswith(said) for note in make_table(RECIPE, rows).notes)
     fixed = [row for row in rows if row["line"] == "fixed"]
     assert not any("trials" in note for note in make_table(RECIPE, fixed).notes)

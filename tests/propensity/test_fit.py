@@ -1,4 +1,4 @@
-"""The ladder of logging models: each rung against an independent count or fit, and quality that tells them apart."""
+"""Propensity models: each against an independent count or fit, and quality that tells them apart."""
 
 from typing import Any
 
@@ -30,10 +30,10 @@ def gap_log() -> LoggedData:
     )
 
 
-RUNGS: list[Any] = ["uniform", "popularity", "counts", "linear", "two_tower", LogisticRegression(max_iter=500)]
+MODELS: list[Any] = ["uniform", "popularity", "counts", "linear", "two_tower", LogisticRegression(max_iter=500)]
 
 
-@pytest.mark.parametrize("model", RUNGS, ids=str)
+@pytest.mark.parametrize("model", MODELS, ids=str)
 def test_every_rung_is_a_distribution_with_mass_on_actions_never_logged(model: Any) -> None:
     log = gap_log()
     fitted = fit_logging_policy(log, model, config=FitConfig(epochs=5))

@@ -1,4 +1,4 @@
-"""U from one matrix an action against a loop over explicit matrices, and its laws."""
+"""U from one matrix per action against a loop over explicit matrices, and its laws."""
 
 import math
 from typing import NamedTuple
@@ -37,7 +37,7 @@ def logs(draw: st.DrawFn) -> Rows:
 
 
 @pytest.fixture(autouse=True)
-def _settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _sort_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(per_action, "WAITING", 3)
     monkeypatch.setattr(ragged, "LONGEST", 3)
     monkeypatch.setattr(per_action, "CHUNK_BYTES", 2000)
@@ -179,7 +179,7 @@ def test_official_u_of_a_context_seen_n_times(n: int) -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("normalisation", ["raw", "official"])
-@pytest.mark.parametrize("kind", ["identical", "one row an action", "constant", "single", "zero", "huge", "none"])
+@pytest.mark.parametrize("kind", ["identical", "one row per action", "constant", "single", "zero", "huge", "none"])
 def test_never_nan(kind: str, normalisation: str, inside: bool) -> None:
     states = {
         "identical": torch.tensor([[3.0, -1.0, 2.0]]).expand(30, 3),
@@ -188,7 +188,7 @@ def test_never_nan(kind: str, normalisation: str, inside: bool) -> None:
         "huge": torch.full((30, 3), 1e25),
     }.get(kind, torch.randn(30, 3, generator=torch.Generator().manual_seed(0)))
     context = torch.arange(30)
-    action = torch.arange(30) if kind == "one row an action" else torch.arange(30) % 4
+    action = torch.arange(30) if kind == "one row per action" else torch.arange(30) % 4
     if kind in ("single", "none"):
         context, action = context[: kind == "single"], action[: kind == "single"]
     matrices = PerActionMatrices(3, 31, normalisation)  # type: ignore[arg-type]
@@ -218,7 +218,7 @@ def test_bad_input_is_refused() -> None:
         matrices.add(states, zeros - 1, zeros)
     with pytest.raises(ParameterError, match="equally long"):
         matrices.add(states, zeros, zeros[:1])
-    with pytest.raises(ParameterError, match="one integer a row"):
+    with pytest.raises(ParameterError, match="one integer per row"):
         matrices.add(states, zeros.float(), zeros)
     with pytest.raises(ParameterError, match="differ"):
         matrices.merge(PerActionMatrices(2, 4))

@@ -1,4 +1,4 @@
-"""U of the rows of a log: every form and rung against loops, folds kept apart, and no NaN whatever the log."""
+"""U of the rows of a log: every form and model against loops, folds kept apart, and no NaN whatever the log."""
 
 import math
 from typing import Any

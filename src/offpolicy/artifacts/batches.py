@@ -29,8 +29,8 @@ SEPARATORS = "|;,"  # of lists written as text, in the order in which the reader
 
 
 @dataclass(frozen=True)
-class Stretch(Part):
-    """Some rows of a file, which remember where in it they begin."""
+class FileSlice(Part):
+    """Consecutive rows of a file and where they begin in it."""
 
     first: int = 0
 
@@ -83,12 +83,12 @@ def _of_file(path: Path, columns: Sequence[str], bags: Sequence[str], size: int)
     try:
         separators = {} if mark is None else _separators(scan, bags)
         for frame in _without_blank_end(scan.collect_batches(chunk_size=size, lazy=True), path, form):
-            part = Stretch(str(path), len(frame), path, mark, first)
+            part = FileSlice(str(path), len(frame), path, mark, first)
             yield Batch({name: frame.get_column(name) for name in columns}, Origin((part,)), separators)
             first += len(frame)
     except READ_ERRORS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise LogError(f"{path} cannot be read as {form.upper()} ({reason}). Mend or rewrite the file.") from None
+        raise LogError(f"{path} cannot be read as {form.upper()} ({reason}). Fix or rewrite the file.") from None
 
 
 def _scan(path: Path, form: Format, columns: Sequence[str]) -> pl.LazyFrame:

@@ -37,7 +37,7 @@ class KnownIds:
     def __init__(self, fitted: Vocabulary) -> None:
         """Find an id that is not among the fitted ones."""
         self.fitted = fitted
-        self.vocabulary = Vocabulary(pl.concat([fitted.ids, pl.Series("id", _stranger(fitted), fitted.ids.dtype)]))
+        self.vocabulary = Vocabulary(pl.concat([fitted.ids, pl.Series("id", _unused_id(fitted), fitted.ids.dtype)]))
         self._spelled: Vocabulary | None = None
 
     @property
@@ -62,7 +62,7 @@ class KnownIds:
         return _family(self.fitted.ids)
 
 
-def _stranger(fitted: Vocabulary) -> list[Id]:
+def _unused_id(fitted: Vocabulary) -> list[Id]:
     """An id of the same type that a vocabulary does not hold: null if it can be; none where all ids are known."""
     known = set(fitted.to_list())
     if None not in known:

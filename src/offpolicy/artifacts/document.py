@@ -39,7 +39,7 @@ class ContextColumn(Strict):
 
 
 class Metadata(Strict):
-    """How the policy came about. Whatever else is given is kept as well."""
+    """How the policy was learned. Whatever else is given is kept as well."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]

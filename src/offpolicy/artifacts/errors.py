@@ -1,4 +1,4 @@
-"""The exception of this room."""
+"""The exception of this package."""
 
 from offpolicy.errors import OffPolicyError
 

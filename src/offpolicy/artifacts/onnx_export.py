@@ -24,7 +24,7 @@ LARGEST = 2**31 - 2**24
 def export_onnx(saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: Any = None) -> Parity | None:
     """Write a policy as ONNX; with `contexts`, only if it agrees with the library on (the first 1,000 of) them.
 
-    Inputs are the raw context columns by name, one row a context: text or int64 ids (booleans as 0 and 1; a missing
+    Inputs are the raw context columns by name, one row per context: text or int64 ids (booleans as 0 and 1; a missing
     one is "" or −2⁶³), doubles for numbers, floats (rows, width) for embeddings, and for a bag called `name` a matrix
     of ids padded at the end with anything and an int64 input `name.length` with the number of ids in each row.
 

@@ -136,7 +136,7 @@ def model_inputs(saved: SavedPolicy, table: FeatureTable) -> dict[str, npt.NDArr
 
 
 def _raw_ids(vocabulary: Vocabulary, fitted: Vocabulary) -> npt.NDArray[Any]:
-    """The ids of a vocabulary as inputs; null where nobody knows it as any text or number that nobody knows."""
+    """The ids of a vocabulary as inputs; null, where it is unknown, as an unused text or number."""
     missing = missing_key(fitted)
     known = set(fitted.to_list())
     if None not in known and missing in known:

@@ -28,7 +28,7 @@ OWN_COLUMNS = ("row", "rank", "action", "probability", "unknown", "note")
 
 
 class SavedPolicy:
-    """The softmax policy of a saved scorer, its actions, and how it came about.
+    """The softmax policy of a saved scorer, its actions, and how it was learned.
 
     An id that the policy does not know (a new user, or an item in a bag) takes the place its encoder keeps for the
     unknown: the unknown embedding of a tower, the shared place of rare ids or zeros in a linear model. An action that
@@ -120,8 +120,8 @@ class SavedPolicy:
     ) -> int:
         """Write what `recommend` returns, batch by batch, to a Parquet, CSV or NDJSON file; return the contexts read.
 
-        Memory does not grow with the number of contexts, and the file is replaced atomically. `report` is told
-        the contexts done after each batch.
+        Memory does not grow with the number of contexts, and the file is replaced atomically. `report` is called
+        with the number of contexts done after each batch.
         """
         done = 0
         with table_writer(path) as write:

@@ -1,4 +1,4 @@
-"""The command line: one file a command, argument parsing and printing only."""
+"""The command line: one file per command, argument parsing and printing only."""
 
 import os
 import sys
@@ -46,9 +46,9 @@ def options(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; what the user can mend is one paragraph on stderr and exit code 1.
+    """Run the command line; an error the user can fix is one paragraph on stderr and exit code 1.
 
-    `--debug` may stand anywhere and shows the traceback instead.
+    `--debug` may be given anywhere and shows the traceback instead.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _paragraph(error: Exception) -> str | None:
-    """What to tell the user about an error that is theirs to mend; None for any other."""
+    """The message for an error that the user can fix; None for any other."""
     if isinstance(error, OffPolicyError):
         return f"offpolicy: {error}"
     if type(error).__name__ == "Abort":

@@ -1,4 +1,4 @@
-"""`offpolicy demo`: the main job, from a log file to a report, on a synthetic log whose truth is known."""
+"""`offpolicy demo`: the main job, from a log file to a report, on a synthetic log with known ground truth."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ def demo(
     from offpolicy.workflows import run_demo
 
     result = run_demo(out, seed, contexts, actions)
-    page = write_report(result.judged, result.judged / "report.html")
+    page = write_report(result.evaluated, result.evaluated / "report.html")
     _show(result)
     printing.facts("The report, to open in a browser", {"report": str(page)})
 
@@ -62,7 +62,7 @@ def _show(result: "DemoResult") -> None:
     title = "Policies learned on 70 % of the contexts, evaluated on the others"
     printing.table(title, ("method", "truth", "estimate", "95 % interval", "better", "verdict"), learned)
     printing.lines("Notes", _wrapped(result.notes))
-    printing.lines("The same on a file of yours", _wrapped(result.commands, "    "))
+    printing.lines("The same on your own file", _wrapped(result.commands, "    "))
 
 
 def _wrapped(texts: Iterable[str], indent: str = "") -> Iterator[str]:

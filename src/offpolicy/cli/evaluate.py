@@ -1,4 +1,4 @@
-"""`offpolicy evaluate`: what policies are worth on a log, with intervals and a verdict."""
+"""`offpolicy evaluate`: the values of policies on a log, with intervals and a verdict."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -69,7 +69,7 @@ def evaluate(
     """Estimate what policies would have earned, against the logging policy.
 
     The columns of a saved policy need not be named again. Rows that one of the policies was learned from are left out,
-    also in a later version of its log. A policy given with --compare is compared with, and never recommended.
+    also in a later version of its log. A policy given with --compare is a reference and never recommended.
     """
     from offpolicy.cli.printing import lines, print_json, show_evaluation
     from offpolicy.workflows import run_evaluate

@@ -1,4 +1,4 @@
-"""`offpolicy inspect`: what a log holds, what was inferred, and whether it can teach anything."""
+"""`offpolicy inspect`: what a log holds, what was inferred, and whether it can answer questions at all."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ from offpolicy.cli.options import (
 from offpolicy.errors import ParameterError
 
 Scorer = Annotated[str | None, typer.Option("--scorer", help="Model of the policy: linear (default) or two_tower.")]
-Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most passes over the log.")]
+Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Maximum number of passes over the log.")]
 
 
 def learn(
@@ -66,7 +66,7 @@ def learn(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a policy from a log and say what it is worth on contexts it was not learned from.
+    """Learn a policy from a log and estimate its value on contexts it was not learned from.
 
     Rerun a killed command to resume it. OUT/policy is the policy, OUT/results.json what `offpolicy report OUT` shows.
     Of several methods the one with the highest lower confidence bound is OUT/policy.

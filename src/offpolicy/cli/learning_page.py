@@ -19,7 +19,7 @@ NO_ROWS = "No rows yet.\n"
 
 
 def refreshed_page(text: str, results: Path) -> str:
-    """The page with its three tables made anew."""
+    """The page with its three tables regenerated."""
     tables = {
         "methods": methods_table(),
         "synthetic": worlds_table(read_rows(results / "linear_worlds.jsonl")),

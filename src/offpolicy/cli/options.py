@@ -44,7 +44,7 @@ PropensityColumn = Annotated[
 ClusterColumn = Annotated[
     str | None, typer.Option("--cluster", help="The column of the unit of independence, such as the user.")
 ]
-TimestampColumn = Annotated[str | None, typer.Option("--timestamp", help="The column with the instant of each row.")]
+TimestampColumn = Annotated[str | None, typer.Option("--timestamp", help="The column with the time of each row.")]
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
@@ -60,7 +60,10 @@ Actions = Annotated[
 Config = Annotated[
     str | None,
     typer.Option(
-        "--config", callback=_load_config, is_eager=True, help="TOML file with any of these options; flags win."
+        "--config",
+        callback=_load_config,
+        is_eager=True,
+        help="TOML file with any of these options; the command line wins.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -79,7 +82,7 @@ LoggingModel = Annotated[
 PropensityModels = Annotated[
     bool,
     typer.Option(
-        "--propensity-models/--no-propensity-models", help="Also answer under other models of the logging policy."
+        "--propensity-models/--no-propensity-models", help="Also estimate under other models of the logging policy."
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that this command did not write.")]
@@ -100,7 +103,7 @@ class Invocation:
 
     @classmethod
     def of(cls, context: typer.Context) -> "Invocation":
-        """What was typed and what came of it."""
+        """The arguments as typed and as parsed."""
         typed = [word for word in sys.argv[1:] if word != "--debug"]
         hidden = ("config", "as_json", "strict", "force")
         values = {name: value for name, value in context.params.items() if name not in hidden and value is not None}
@@ -109,14 +112,14 @@ class Invocation:
     def options(
         self, seed: int, level: float, logging_model: str | None, propensity_models: bool, force: bool
     ) -> "RunOptions":
-        """As the runs take them."""
+        """The same, as the workflows take them."""
         from offpolicy.workflows import RunOptions
 
         return RunOptions(seed, level, logging_model, propensity_models, self.command, self.config, force)
 
 
 def log_spec(context: typer.Context) -> "LogSpec":
-    """The log and its columns as the options of a command say."""
+    """The log and its columns, from the options of a command."""
     from offpolicy.workflows import LogSpec
 
     given = context.params
@@ -174,14 +177,15 @@ def config_values(path: Path, parameters: Iterable[Any], command: str) -> dict[s
         reason = error.strerror or type(error).__name__
         raise ParameterError(f"--config: {path} cannot be read: {reason}. Check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ParameterError(f"--config: {path} is not valid TOML: {error}. Mend the file.") from None
+        raise ParameterError(f"--config: {path} is not valid TOML: {error}. Fix the file.") from None
     known = {_key(parameter): parameter for parameter in parameters if parameter.name not in NOT_IN_FILES}
     found: dict[str, Any] = {}
     for key, value in document.items():
         parameter = known.get(key.replace("-", "_"))
         if parameter is None:
             raise ParameterError(
-                f"--config: {path} sets {key!r}, which is no option of {command}. Its options are: {', '.join(known)}."
+                f"--config: {path} sets {key!r}, which is not an option of {command}. Its options are: "
+                f"{', '.join(known)}."
             )
         if parameter.name in found:
             raise ParameterError(f"--config: {path} sets {key!r} twice, with a dash and with an underscore.")

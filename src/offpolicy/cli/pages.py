@@ -10,13 +10,13 @@ OPENING = """# Commands
 
 Generated from the commands' own help by `python -m offpolicy.cli.pages > docs/commands.md`.
 
-Every option may also stand in a TOML file given with `--config`, under its long name without dashes (`reward-range` or
-`reward_range`); an option that may be repeated takes a list, one of pairs also a table (`kind = {age = "numeric"}`).
-What is typed wins over the file, and a key that is no option is an error.
+Every option can also be set in a TOML file passed with `--config`, under its long name without dashes (`reward-range`
+or `reward_range`); a repeatable option takes a list, and one of NAME=VALUE pairs also a table
+(`kind = {age = "numeric"}`). Options on the command line override the file, and an unknown key is an error.
 
-Exit codes: 0 done, 1 an error that you can fix (one paragraph on standard error; `--debug`, before or after the
-command, shows the traceback), 2 a refused verdict with `--strict`. With `--json`, standard output holds one JSON object
-and nothing else. Progress is shown on standard error, and only on a terminal.
+Exit codes: 0 success, 1 an error that you can fix (one paragraph on standard error; `--debug`, before or after the
+command, shows the traceback), 2 the verdict "run an experiment" with `--strict`. With `--json`, standard output holds
+one JSON object and nothing else. Progress is shown on standard error, and only on a terminal.
 """
 
 

@@ -1,4 +1,4 @@
-"""What commands print: plain facts, tables, an evaluation; user's text is never read as markup."""
+"""What commands print: plain facts, tables, an evaluation; the user's text is never interpreted as markup."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ def print_json(found: Mapping[str, Any]) -> None:
 
 
 def facts(title: str, found: Mapping[str, Any]) -> None:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
     console = _console()
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
     for name, value in found.items():

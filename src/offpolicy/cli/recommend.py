@@ -23,7 +23,7 @@ def recommend(
         list[str] | None, typer.Option("--keep", help="A column of the contexts to pass through; repeatable.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Repeats a draw; left out, draws are fresh.")
+        int | None, typer.Option("--seed", min=0, help="Makes the draws repeatable; without it, draws are random.")
     ] = None,
     config: Config = None,
     force: Force = False,
@@ -31,8 +31,8 @@ def recommend(
 ) -> None:
     """Recommend actions for every context of a file; the output is written atomically.
 
-    Each line carries the probability of its action. In mode sample, rank 1 was chosen with just this probability: store
-    it as the propensity of the next log.
+    Each line carries the probability of its action. In mode sample, rank 1 was chosen with exactly this probability:
+    store it as the propensity of the next log.
     """
     from offpolicy.cli.printing import facts, print_json
     from offpolicy.workflows import run_recommend

@@ -30,7 +30,7 @@ def report(
         raise OffPolicyError(f"{results} does not exist. Make it with offpolicy learn or offpolicy evaluate --out DIR.")
     page = folder / "report.html"
     if not is_report(page) and not force:
-        raise OffPolicyError(f"{page} exists and is no report of this command. Move it away, or give --force.")
+        raise OffPolicyError(f"{page} exists and is not a report of this command. Move it, or give --force.")
     write_report(results, page)
     found = {"report": str(page)}
     if as_json:

@@ -1,4 +1,4 @@
-"""`offpolicy reproduce`: a table or figure of the paper, run anew, with the printed numbers beside it."""
+"""`offpolicy reproduce`: rerun a table or figure of the paper, with the printed numbers beside it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,31 +27,32 @@ def reproduce(
         str | None, typer.Option("--data", help="Folder that holds the data sets; OFFPOLICY_DATA unless given.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, max=1_000, help="Final runs; as the recipe says unless given.")
+        int | None, typer.Option("--seeds", min=1, max=1_000, help="Final runs; taken from the recipe unless given.")
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option("--trials", min=1, help="Settings tried for each line; as the recipe says unless given."),
+        typer.Option("--trials", min=1, help="Settings tried for each line; taken from the recipe unless given."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Take the recipe's small budget.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use the recipe's small budget.")] = False,
     redraw: Annotated[
         str | None,
-        typer.Option("--redraw", help="What a seed draws anew: all, or policy for π alone as in the paper."),
+        typer.Option("--redraw", help="What each seed redraws: all, or policy for π alone as in the paper."),
     ] = None,
     out: Annotated[
         str | None, typer.Option("--out", help="Folder for results and tables; reproduction/NAME unless given.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=0, help="Processes; one a core unless given, 0 works in this one.")
+        int | None,
+        typer.Option("--workers", min=0, help="Worker processes; one per core unless given, 0 runs in this process."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a table or figure of the paper anew and write it with the paper's numbers beside ours.
+    """Rerun a table or figure of the paper and write it with the paper's numbers beside ours.
 
-    OUT/results.jsonl holds every finished piece: a command that was killed goes on where it stood when it is given
-    again. The tables are OUT/NAME.md, NAME.tex and NAME.html. Of a set, each recipe has a folder in OUT.
+    OUT/results.jsonl holds every finished piece: rerun a killed command to resume it. The tables are OUT/NAME.md,
+    NAME.tex and NAME.html. Each recipe of a set has its own folder in OUT.
     """
     from offpolicy.cli.printing import lines, print_json
 

@@ -26,13 +26,13 @@ NOT_RUN = "*Not run yet.*\n"
 
 
 def refreshed_page(text: str, results: Path) -> str:
-    """The page with the table of every recipe that has a place on it made anew."""
+    """The page with the table of every recipe on it regenerated."""
     recipes = [load_recipe(name) for name in known_recipes() if f"<!-- {name} -->\n" in text]
     return with_tables(text, {recipe.name: section(recipe, results) for recipe in recipes})
 
 
 def section(recipe: Recipe, results: Path) -> str:
-    """What stands on the page about one recipe: the time it took and its table or figures."""
+    """The section of one recipe: the time it took and its table or figures."""
     source = source_of(recipe.name, results)
     if source is None:
         return NOT_RUN

@@ -1,4 +1,4 @@
-"""`offpolicy tune`: hyper-parameters of a method, judged on held-out contexts."""
+"""`offpolicy tune`: search the hyper-parameters of a method, scored on held-out contexts."""
 
 from typing import Annotated
 
@@ -40,7 +40,7 @@ def tune(
     actions: Actions = None,
     method: Annotated[str, typer.Option("--method", help="The method whose hyper-parameters to search.")] = "uips",
     trials: Annotated[int, typer.Option("--trials", min=1, help="Settings to try.")] = 20,
-    space: Annotated[str, typer.Option("--space", help="Where to look: effective or paper.")] = "effective",
+    space: Annotated[str, typer.Option("--space", help="Search space: effective or paper.")] = "effective",
     scorer: Scorer = None,
     epochs: Epochs = None,
     set_: Settings = None,
@@ -52,7 +52,7 @@ def tune(
 ) -> None:
     """Search the hyper-parameters and the learning rate of a method.
 
-    Every trial learns on one part of the log and is judged on the other. With --out, rerun a killed
+    Every trial learns on one part of the log and is scored on the other. With --out, rerun a killed
     search to resume it. The settings found are ready for `offpolicy learn --set NAME=VALUE`. Needs the extra `tuning`.
     """
     from offpolicy.cli.printing import lines, print_json, table

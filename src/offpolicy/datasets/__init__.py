@@ -1,4 +1,4 @@
-"""Worlds with known truth, and loaders of public data sets."""
+"""Simulated worlds with known ground truth, and loaders of public data sets."""
 
 from offpolicy.datasets.coat import load_coat
 from offpolicy.datasets.jester import JesterDesign, JesterWorld, load_jester, simulate_log

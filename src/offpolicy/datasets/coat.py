@@ -70,9 +70,7 @@ def _blocks(path: Path, table: npt.NDArray[np.float64], n_blocks: int) -> list[s
     sums = table.sum(1)
     if (sums != n_blocks).any():
         line = int(np.argmax(sums != n_blocks))
-        raise LogError(
-            f"{path}: line {line + 1} must hold {n_blocks} ones, but it holds {sums[line]:g}. Mend the line."
-        )
+        raise LogError(f"{path}: line {line + 1} must hold {n_blocks} ones, but it holds {sums[line]:g}. Fix the line.")
     running = table.cumsum(1)  # (lines, columns)
     low, high = running.min(0), running.max(0)
     # The first column up to which every line has k ones ends block k.

@@ -48,7 +48,7 @@ class JesterDesign:
 
 @dataclass(frozen=True)
 class JesterWorld:
-    """A drawn log, and the truth behind it."""
+    """A simulated log, and its ground truth."""
 
     log: LoggedData
     rewards: npt.NDArray[np.float64]  # (users, actions)

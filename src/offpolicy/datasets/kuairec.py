@@ -34,7 +34,7 @@ def load_kuairec(
 
     The actions are the videos that occur in either matrix, by their own ids and in ascending order, with the bag of
     their categories (empty where the item file has none). The old edition also lists video 1225, which nobody was
-    shown: it is no action, so codes agree between the editions although later ids differ by one. A user's `history`
+    shown: it is not an action, so codes agree between the editions although later ids differ by one. A user's `history`
     is the bag of the last so many distinct videos they watched to a positive in the big matrix, oldest first; 0 leaves
     the column out. A video of the small matrix that a user blocked is no candidate of theirs, or a negative one with
     `unobserved="negative"`. Timestamps are in microseconds.

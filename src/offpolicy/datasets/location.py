@@ -1,4 +1,4 @@
-"""Where the files of a data set are, and whether they are the ones everybody knows."""
+"""Where the files of a data set are, and whether they are the published ones."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ VARIABLE = "OFFPOLICY_DATA"
 
 @dataclass(frozen=True)
 class Home:
-    """The folders a data set unpacks to, and where it can be had."""
+    """The folders a data set unpacks to, and where to get it."""
 
     folders: tuple[str, ...]
     source: str
@@ -32,7 +32,7 @@ EXTREME = "http://manikvarma.org/downloads/XC/XMLRepository.html"
 
 
 def find_data(name: str, files: Sequence[str | tuple[str, ...]], data: str | Path | None = None) -> tuple[Path, ...]:
-    """The paths of a data set's files, in the order asked for; a tuple lists names that one file goes by.
+    """The paths of a data set's files, in the order asked for; a tuple lists alternative names of one file.
 
     They are looked for under `data`, or else under the folder that OFFPOLICY_DATA names: in the folder the data set
     unpacks to, then in that folder itself.

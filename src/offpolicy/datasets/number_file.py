@@ -22,7 +22,9 @@ def read_numbers(path: Path, separator: str | None, bounds: Bounds, *, integer: 
             warnings.filterwarnings("ignore", message=".*input contained no data")
             table = np.loadtxt(path, delimiter=separator, comments=None, ndmin=2, encoding="utf-8")
     except OSError as error:
-        raise LogError(f"{path} cannot be opened: {error.strerror or error}. Check your right to read it.") from None
+        raise LogError(
+            f"{path} cannot be opened: {error.strerror or error}. Check your permission to read it."
+        ) from None
     except ValueError as error:
         raise LogError(_first_fault(path, separator, bounds, integer) or f"{path} cannot be read: {error}.") from None
     if not table.size:
@@ -45,14 +47,13 @@ def _first_fault(path: Path, separator: str | None, bounds: Bounds, integer: boo
             fields = line.strip("\r\n").split(separator)
             width = width or len(fields)
             if len(fields) != width:
-                return f"{path}: line {number} must hold {width} values, but it holds {len(fields)}. Mend the line."
+                return f"{path}: line {number} must hold {width} values, but it holds {len(fields)}. Fix the line."
             for column, field in enumerate(fields):
                 low, high = bounds[column % len(bounds)]
                 if not _is_good(field, low, high, integer):
                     kind = f"{'an integer' if integer else 'a number'} in {low:.10g}..{high:.10g}"
                     return (
-                        f"{path}: line {number}, value {column + 1} must be {kind}, but it is {field!r}. "
-                        "Mend the value."
+                        f"{path}: line {number}, value {column + 1} must be {kind}, but it is {field!r}. Fix the value."
                     )
     return ""
 

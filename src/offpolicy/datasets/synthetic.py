@@ -99,7 +99,7 @@ class ExtremeShape:
     n_actions: int = 30_938
     dimensions: int = 64
     positives: float = 19.0
-    """Mean number of positive labels a context."""
+    """Mean number of positive labels per context."""
     frequency_exponent: float = 1.0
     """Label frequency falls like rank^−exponent."""
     topics: int = 64

@@ -155,7 +155,7 @@ def _features(path: Path, text: pl.Series, n_features: int, first_line: int) -> 
 def _refuse(path: Path, bad: pl.DataFrame, rule: str, first_line: int) -> None:
     if len(bad):
         row, field = bad.row(0)[:2]
-        raise LogError(f"{path}: line {first_line + row} must hold {rule}, but it holds {field[:80]!r}. Mend the line.")
+        raise LogError(f"{path}: line {first_line + row} must hold {rule}, but it holds {field[:80]!r}. Fix the line.")
 
 
 def _places(frame: pl.DataFrame) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:

@@ -1,4 +1,4 @@
-"""Processes that work through jobs side by side; jobs of one group share what their process has cached."""
+"""Run jobs in parallel processes; jobs of one group share what their process has cached."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from offpolicy.errors import OffPolicyError
 
 Group = tuple[Any, ...]
 WORTH_JOINING = 10
-"""Cost of the waiting jobs of a group from which a second worker is of use."""
+"""Total cost of a group's waiting jobs from which a second worker pays off."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +27,16 @@ class Job:
     group: Group = ()
     """Jobs of one group read the same data; a worker stays with a group while it lasts.
 
-    Groups that differ in the last place only are related: they share part of their data.
+    Groups that differ only in their last element are related: they share part of their data.
     """
     rank: int = 0
     """Jobs of a lower rank are run first."""
     cost: int = 1
-    """How much work it is, compared with others."""
+    """Relative amount of work."""
     name: str = ""
-    """What messages call the job."""
-    ticket: Any = None
-    """What the caller knows the job by."""
+    """The job's name in messages."""
+    tag: Any = None
+    """Anything the caller wants back with the result."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class WorkerPool:
     def __exit__(self, *error: object) -> None:
         """End the processes."""
         for worker in self._workers:
-            worker.process.terminate()  # idle after the last job; a job that is still running is of no use
+            worker.process.terminate()  # idle after the last job; the result of a running job is not needed
             worker.process.join()
             worker.pipe.close()
         self._workers.clear()
@@ -121,8 +121,8 @@ def available_cores() -> int:
 def next_job(waiting: list[Job], group: Group | None, held: set[Group | None]) -> Job:
     """What a free worker takes of the lowest rank: its own group, else a free one, best a related one, else any.
 
-    To join a group that another worker holds means to read its data once more; for little work a free group of a
-    higher rank is taken instead.
+    Joining a group that another worker holds means reading its data again; for little work a free group of a higher
+    rank is taken instead.
     """
     related = None if group is None else group[:-1]
     related_held = {each[:-1] for each in held if each}
@@ -157,7 +157,7 @@ def _received(worker: _Worker) -> Done:
     except (EOFError, ConnectionError):
         worker.process.join()
         raise OffPolicyError(
-            f"A worker process ended without an answer (exit code {worker.process.exitcode}) while it was busy with "
+            f"A worker process ended without a result (exit code {worker.process.exitcode}) while it was busy with "
             f"{job.name}; the system may have run out of memory. Run the command again: what is finished is kept. "
             "Fewer --workers need less memory."
         ) from None

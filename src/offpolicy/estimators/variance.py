@@ -24,13 +24,13 @@ def stablevar_scale(log_second_moment: Tensor) -> Tensor:
 @estimator("minvar_dr", "zhan2021adaptive", uses_reward_model=True, normaliser=minvar_scale)
 @estimator("minvar", "zhan2021adaptive", normaliser=minvar_scale, aliases=("minvar_rows",))
 def minvar(log_ratio: Tensor, log_second_moment: Tensor) -> Tensor:
-    """w = hρ, divided by Σh; h = 1/Σ_a π(a|x)²/β̂(a|x), one scalar a row."""
+    """w = hρ, divided by Σh; h = 1/Σ_a π(a|x)²/β̂(a|x), one scalar per row."""
     return bounded_exp(bounded(log_ratio) - bounded(log_second_moment))
 
 
 @estimator("stablevar", "zhan2021adaptive", normaliser=stablevar_scale, aliases=("stablevar_rows",))
 def stablevar(log_ratio: Tensor, log_second_moment: Tensor) -> Tensor:
-    """w = hρ, divided by Σh; h = (Σ_a π(a|x)²/β̂(a|x))^(−1/2), one scalar a row."""
+    """w = hρ, divided by Σh; h = (Σ_a π(a|x)²/β̂(a|x))^(−1/2), one scalar per row."""
     return bounded_exp(bounded(log_ratio) - bounded(log_second_moment) / 2)
 
 

@@ -1,4 +1,4 @@
-"""What a policy is worth, told from a log: inputs, the one value formula, intervals, pre-flight and verdict."""
+"""Estimate the value of a policy from a log: inputs, the one value formula, intervals, pre-flight and verdict."""
 
 from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.clusters import clustered

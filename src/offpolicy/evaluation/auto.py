@@ -1,7 +1,7 @@
 """The estimate to rely on: several views of the value, their disagreement, and an interval with β̂'s own error in it.
 
 Neither weights alone nor a reward model is right everywhere when propensities are estimated, nor is shrinking the
-weights or leaving them be. So the value is looked at in four ways: self-normalised weights, shrunk or not, with or
+weights or leaving them alone. So the value is looked at in four ways: self-normalised weights, shrunk or not, with or
 without a reward model. The shrunk weights with a reward model (where there is one) give the estimate, and the interval
 around it has two parts:
 
@@ -13,7 +13,7 @@ around it has two parts:
   deviation, because that share of the policy's choices is weighed wrongly.
 
 The cap of two standard errors and the third of a standard deviation were set on the simulated settings of
-benchmarks/coverage.py; they are rules of experience, not theorems.
+benchmarks/coverage.py; they are rules of thumb, not theorems.
 """
 
 import math
@@ -94,7 +94,7 @@ def _interval(
 
 
 def _misweighted(rows: PolicyRows) -> float:
-    """What the share of the policy's choices that is weighed wrongly may be worth, on either side."""
+    """How much the misweighted share of the policy's choices may change the value, on either side."""
     share = abs(1 - rows.mean(rows.ratio.double()))
     reward = rows.reward.double()
     spread = rows.mean((reward - rows.mean(reward)).square()) ** 0.5

@@ -1,6 +1,6 @@
 """Rows of one context or user are not independent: sums per cluster, and what a value's error is across clusters.
 
-Five sums a cluster are enough for every interval. With S = Σ_c S_c the value is a smooth function of the totals,
+Five sums per cluster are enough for every interval. With S = Σ_c S_c the value is a smooth function of the totals,
 
     V(S) = ΣB/Σn + ΣA/ΣZ,      A_c = Σ w·(r − q̂),  Z_c = Σ z,  B_c = Σ q̂(x, π),  n_c = rows,
 
@@ -51,7 +51,7 @@ class ClusterStatistic(ABC):
     @property
     @abstractmethod
     def note(self) -> str:
-        """What a reader of the error should know; usually empty."""
+        """A caveat on the error; usually empty."""
 
     @property
     def clusters(self) -> int:
@@ -180,7 +180,7 @@ class ClusteredTerms(ClusterStatistic):
 
     @property
     def note(self) -> str:
-        """What a reader of the error should know; usually empty."""
+        """A caveat on the error; usually empty."""
         return "all weights are zero: value and error are the reward model's alone" if self.no_weight else ""
 
 
@@ -231,12 +231,12 @@ class ClusteredDifference(ClusterStatistic):
 
     @property
     def note(self) -> str:
-        """What a reader of the error should know; usually empty."""
+        """A caveat on the error; usually empty."""
         return self.first.note or self.second.note
 
 
 class ClusterSums:
-    """Accumulates terms into sums per cluster; memory is five numbers a cluster, whatever the number of rows."""
+    """Accumulates terms into sums per cluster; memory is five numbers per cluster, whatever the number of rows."""
 
     def __init__(self) -> None:
         """Nothing seen yet."""
@@ -245,7 +245,9 @@ class ClusterSums:
     def add(self, batch: Terms, cluster: Tensor, row_weight: Tensor | None = None) -> None:
         """Take in a batch of rows; `cluster` numbers each row's cluster, densely from 0; `row_weight` counts events."""
         if len(cluster) != len(batch.weight):
-            raise ParameterError(f"{len(batch.weight)} rows came with {len(cluster)} cluster numbers; pass one a row.")
+            raise ParameterError(
+                f"{len(batch.weight)} rows came with {len(cluster)} cluster numbers; pass one per row."
+            )
         if not len(cluster):
             return
         if int(cluster.min()) < 0:

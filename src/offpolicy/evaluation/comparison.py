@@ -18,7 +18,7 @@ def compare(
 ) -> list[Comparison]:
     """Every candidate against one reference, in [−1, 1]; shared clusters cancel, β̂'s error does not.
 
-    Holm's correction counts these candidates and nobody else.
+    Holm's correction is over these candidates only.
     """
     found = [_one(name, estimate, reference, reference_name, level) for name, estimate in estimates.items()]
     adjusted = holm([1.0 if one.p_value is None else one.p_value for one in found])

@@ -1,4 +1,4 @@
-"""`evaluate`: what policies are worth, told from a log without propensities, with intervals and a verdict."""
+"""`evaluate`: the values of policies, estimated from a log without propensities, with intervals and a verdict."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ def evaluate(
 
     `policies` maps names to policies (or is one policy): anything with log_probs, a column with π(a_n|x_n) of every
     logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". `references` are
-    compared with every candidate, but are no candidates themselves. Hyper-parameters come from the log alone: λ by
+    compared with every candidate, but are not candidates themselves. Hyper-parameters come from the log alone: λ by
     estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits of
     β̂ each. β̂, U and a reward model are fitted unless they are given, one by one or as `nuisances`. Results are on the
     user's scale of rewards. Nothing of size rows × actions is ever made.
@@ -94,7 +94,7 @@ def named_policies(policies: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Options:
-    """What an evaluation may be told, checked."""
+    """The options of an evaluation, checked."""
 
     estimators: tuple[str, ...] = DEFAULT_ESTIMATORS
     intervals: tuple[str, ...] = ("normal",)
@@ -104,7 +104,7 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what would only fail after hours."""
+        """Check options before any expensive work."""
         check_number("level", self.level, LEVEL)
         if isinstance(self.gamma, str):
             check_choice("gamma", self.gamma, ("calibrated",))
@@ -123,7 +123,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """An evaluation with what it was made from: every policy's rows, from one pass over the log.
+    """An evaluation with its inputs: every policy's rows, from one pass over the log.
 
     Actions are matched by id: the log is coded as β̂ is, and every policy is aligned to it, once, here.
     """
@@ -242,7 +242,7 @@ class Evaluator:
 
     def _policy(self, name: str) -> PolicyResult:
         rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level
-        left_out = {row.name: rows.can(row) for row in self.options.rows if rows.can(row)}
+        left_out = {row.name: rows.unavailable(row) for row in self.options.rows if rows.unavailable(row)}
         lam = chosen_lambdas(rows, estimate.lam)
         aware = self._propensity_intervals(name)
         return PolicyResult(
@@ -293,7 +293,7 @@ class Evaluator:
     def reweighted(self, name: str) -> Tensor:
         """The weights of a policy after UIPS has damped those that β̂ is unsure of; plain ratios where U is unknown."""
         rows, row = self.rows[name], ESTIMATORS["uips"]
-        if rows.can(row):
+        if rows.unavailable(row):
             return rows.ratio
         return rows.terms(row, slice(None), **log_driven(row, {"lam": self.estimates[name].lam}, self.gamma)).weight
 

@@ -1,4 +1,4 @@
-"""Supplies what weights ask for by name, in one pass over the log, whatever the number of policies.
+"""Compute the inputs that weights ask for by name, in one pass over the log, whatever the number of policies.
 
 Row quantities are gathered; sums over all actions need π(·|x) and β̂(·|x) of a context, never of a row, and never more
 than a batch of contexts at once. π of all actions is computed once per policy.
@@ -34,7 +34,7 @@ UNSUPPORTED = 1e-4
 
 @dataclass(frozen=True)
 class PolicyInputs:
-    """What is known of one policy on one log."""
+    """The inputs of one policy on one log."""
 
     rows: dict[str, Tensor]
     """The named inputs of every row, `reward`, and `imputed` and `baseline` where there is a reward model."""
@@ -111,7 +111,7 @@ def _common(wanted: set[str], log: LoggedData, log_logging: Tensor, uncertainty:
 
 
 class _Pass:
-    """One policy's share of the pass: what it needs, and what has been found of it so far."""
+    """One policy's share of the pass: what it needs, and its results so far."""
 
     def __init__(
         self, target: Policy, log: LoggedData, wanted: set[str], reward_model: RewardModel | None, support: bool

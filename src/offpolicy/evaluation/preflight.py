@@ -15,7 +15,7 @@ from offpolicy.policies import tensor
 from offpolicy.results import Check, Preflight, Verdict
 
 LEAST_EFFECTIVE = 50.0
-"""Fewer effective clusters than this carry no interval worth trusting."""
+"""With fewer effective clusters than this no interval can be trusted."""
 MEAN_WEIGHT_SLACK = 0.2
 """How far the mean weight may be from 1 beyond three of its standard errors: more means that β̂ is wrong."""
 MOST_MEAN_WEIGHT_SLACK = 0.5
@@ -35,7 +35,7 @@ WIDEST = 0.5
 
 
 def preflight(rows: PolicyRows, estimate: AutoEstimate) -> Preflight:
-    """Look at weights, support, logger and estimate, and judge."""
+    """Check weights, support, logger and estimate, and give a verdict."""
     log = rows.log
     checks = [*_weight_checks(rows), *_log_checks(log, rows), *_estimate_checks(estimate)]
     supported = None
@@ -67,7 +67,7 @@ def _weight_checks(rows: PolicyRows) -> list[Check]:
             name="effective sample size",
             value=sums.effective_clusters,
             passed=sums.effective_clusters >= LEAST_EFFECTIVE,
-            meaning=f"effective number of independent contexts or clusters; {LEAST_EFFECTIVE:g} are needed",
+            meaning=f"clusters of equal weight that would be as informative; {LEAST_EFFECTIVE:g} are needed",
         ),
         Check(
             name="largest weight share",
@@ -135,15 +135,34 @@ def _estimate_checks(estimate: AutoEstimate) -> list[Check]:
 def _verdict(failed: list[Check], supported: float | None, rows: PolicyRows) -> Verdict:
     if not failed:
         return Verdict(answer="answerable", advice="Rely on the estimate and its interval.")
-    reasons = [
-        f"{check.name} is {'unknown' if check.value is None else f'{check.value:.3g}'} ({check.meaning})"
-        for check in failed
-    ]
+    reasons = [_reason(check) for check in failed]
     support_only = {check.name for check in failed} <= {"target mass without support", "largest weight share"}
     if support_only and supported is not None and supported >= 0.3:
         part = f"Evaluate on the {supported:.0%} of contexts where logging supports the policy; explore in the others."
         return Verdict(answer="answerable on part", reasons=reasons, advice=part)
     return Verdict(answer="run an experiment", reasons=reasons, advice=_experiment_advice(rows))
+
+
+def _reason(check: Check) -> str:
+    """What a failed check found, in one plain sentence."""
+    if check.value is None:
+        return f"{check.name} is unknown ({check.meaning})"
+    sentences = {
+        "effective sample size": "effective sample size is {:.3g} clusters" + f" ({LEAST_EFFECTIVE:g} are needed)",
+        "largest weight share": "one cluster carries {:.1%} of the weight"
+        + f" (at most {LARGEST_SHARE:.0%} is acceptable)",
+        "mean weight": "mean weight is {:.3g} (1 if the estimated propensities are right)",
+        "contexts shown one action": "{:.1%} of repeated contexts were shown a single action",
+        "certain logging": "{:.1%} of rows have a logging probability above "
+        + f"{CERTAIN:.0%} (a deterministic logger says nothing about other actions)",
+        "reward varies": "every row has the same reward",
+        "agreement of views": "estimates with and without a reward model are {:.3g} standard errors apart"
+        + f" (at most {CONTRADICTION:g} are acceptable)",
+        "interval width": "the interval covers {:.1%} of the reward range" + f" (at most {WIDEST:.0%} is acceptable)",
+        "target mass without support": "{:.1%} of the policy's choices are actions that logging almost never takes"
+        + f" (at most {UNSUPPORTED_MASS:.0%} is acceptable)",
+    }
+    return sentences[check.name].format(check.value)
 
 
 def _experiment_advice(rows: PolicyRows) -> str:
@@ -158,7 +177,7 @@ def _experiment_advice(rows: PolicyRows) -> str:
         if effective >= 4 * LEAST_EFFECTIVE:
             return (
                 f"Run an experiment: let about {share:.0%} of the traffic follow the policy and record the "
-                f"probabilities; {n} such contexts would be worth about {min(effective, n):.0f} independent ones."
+                f"probabilities; {n} such contexts give an effective sample size of about {min(effective, n):.0f}."
             )
     return "Run an experiment on a random half of the traffic: this log says next to nothing about the policy."
 

@@ -104,7 +104,7 @@ def propensity_model_row(
 def compare_propensity_models(
     log: LoggedData, policy: Any, models: Sequence[Any] = PROPENSITY_MODELS, *, level: float = 0.95, seed: int = 0
 ) -> list[PropensityModel]:
-    """The same question under simple to rich models of β̂; answers that move with the model are not answers yet.
+    """The same question under simple to rich models of β̂; a value that moves with the model cannot be relied on.
 
     A model that is fitted already is taken as it is. Values are on the user's scale.
     """
@@ -159,10 +159,10 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
     limit = float(norm.isf(0.005 / log.n_actions))
     flagged = [int(a) for a in worst if abs(scores[a]) > limit]
     ids = log.actions.vocabulary.decode(flagged) if flagged else []
-    train, judged = log.split((0.5, 0.5), seed=seed) if len(np.unique(cluster)) > 1 else (log, log)
-    assert judged.logging_prob is not None
-    own = logged_log_prob(fit_logging_policy(train, "auto", seed=seed), judged).numpy()
-    gain, gain_error = _clustered_mean(own - np.log(judged.logging_prob), judged.cluster_index)
+    train, rest = log.split((0.5, 0.5), seed=seed) if len(np.unique(cluster)) > 1 else (log, log)
+    assert rest.logging_prob is not None
+    own = logged_log_prob(fit_logging_policy(train, "auto", seed=seed), rest).numpy()
+    gain, gain_error = _clustered_mean(own - np.log(rest.logging_prob), rest.cluster_index)
     beaten = gain > 3 * gain_error + 0.01
     consistent = abs(mean - 1) <= 4 * error + 0.01 and not flagged and not beaten
     advice = (
@@ -176,7 +176,7 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
         log_likelihood=float(np.log(recorded).mean()),
         model_log_likelihood=float(own.mean()),
         suspicious_actions=tuple((i, float(scores[a])) for i, a in zip(ids, flagged, strict=True)),
-        deciles=_deciles(np.exp(own), judged.logging_prob),
+        deciles=_deciles(np.exp(own), rest.logging_prob),
         consistent=consistent,
         advice=advice,
     )
@@ -193,7 +193,7 @@ def _action_scores(log: LoggedData, recorded: npt.NDArray[np.float64]) -> npt.ND
     total = np.bincount(log.action, 1 / recorded, log.n_actions)
     spread_of = np.sqrt(np.bincount(log.action, (1 - recorded) / recorded**2, log.n_actions))
     expected = float(log.n_rows)
-    # An action never logged has no variance of its own; with p unknown its absence cannot be judged.
+    # An action never logged has no variance of its own; with p unknown its absence cannot be tested.
     return np.asarray(np.divide(total - expected, spread_of, out=np.zeros(log.n_actions), where=spread_of > 0))
 
 

@@ -192,7 +192,7 @@ class RankingSums:
     """Accumulates users in any order; `finish` gives the same numbers however they were batched."""
 
     def __init__(self, k: int = 5, *, no_positives: NoPositives = "zero", short_lists: ShortLists = "k") -> None:
-        """Nobody seen yet."""
+        """No users seen yet."""
         check_number("k", k, K_RANGE)
         check_choice("no_positives", no_positives, ("zero", "drop"))
         check_choice("short_lists", short_lists, ("k", "length"))
@@ -233,7 +233,7 @@ class RankingSums:
         self._positives += other._positives
 
     def finish(self) -> Ranking:
-        """Means over everybody seen."""
+        """Means over all users seen."""
         user = np.concatenate([*self._users, np.empty(0, np.int64)])
         order = np.argsort(user, kind="stable")
         user = user[order]

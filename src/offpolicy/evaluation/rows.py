@@ -46,7 +46,7 @@ class PolicyRows:
         estimators: Iterable[Estimator] = (),
         support: bool = False,
     ) -> dict[str, "PolicyRows"]:
-        """Supply what these estimators ask for, in one pass over the log for all targets."""
+        """Compute the inputs these estimators ask for, in one pass over the log for all targets."""
         asked = {name for row in estimators for name in (*row.inputs, *row.optional_inputs)}
         names = {*BASIC, *asked}.difference(INDEX_INPUTS)
         found = policy_inputs(
@@ -119,11 +119,11 @@ class PolicyRows:
         return bounded_exp(self.log_ratio)
 
     def mean(self, values: Tensor) -> float:
-        """The mean over events of one number a row."""
+        """The mean over events of one number per row."""
         return float(np.average(values.numpy(), weights=self.log.row_weight))
 
-    def can(self, row: Estimator) -> str:
-        """Why this estimator cannot be had for this policy; empty where it can."""
+    def unavailable(self, row: Estimator) -> str:
+        """Why this estimator is unavailable for this policy; empty where it is available."""
         missing = [name for name in row.inputs if name not in self.inputs and name not in INDEX_INPUTS]
         if missing:
             return f"it needs {missing[0]}, which is not known here"
@@ -133,8 +133,8 @@ class PolicyRows:
 
     def terms(self, row: Estimator, rows: slice = slice(None), **hyper: Any) -> Terms:
         """The estimator's terms of the one value formula, for all rows or some."""
-        if self.can(row):
-            raise ParameterError(f"Estimator {row.name!r} cannot be used: {self.can(row)}.")
+        if self.unavailable(row):
+            raise ParameterError(f"Estimator {row.name!r} cannot be used: {self.unavailable(row)}.")
         inputs = self.part(rows, (*row.inputs, *row.optional_inputs))
         weight, normaliser = row.terms(inputs, **hyper)
         if row.uses_reward_model:

@@ -1,8 +1,8 @@
 """Learn policies in five steps: config → nuisances → objective → head → trainer.
 
-`LearnerConfig` and a `MethodSpec` say how and what to learn; `Nuisances` of the log supply β̂, U and q̂; the `Objective`
+`LearnerConfig` and a `MethodSpec` say how and what to learn; `Nuisances` of the log hold β̂, U and q̂; the `Objective`
 turns weights into coefficients of log π; the head (`Full` or `InBatch` of `offpolicy.models`) gives log π and its
-gradient; the `Trainer` steps, watches a metric and leaves checkpoints.
+gradient; the `Trainer` steps, monitors a metric and writes checkpoints.
 """
 
 from offpolicy.learning.alternation import Alternation

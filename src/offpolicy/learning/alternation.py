@@ -1,4 +1,4 @@
-"""β̂ and U estimated anew in every epoch, on the policy's own user states, instead of once before learning."""
+"""β̂ and U re-estimated in every epoch, on the policy's own user states, instead of once before learning."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ class Alternation:
         needs_uncertainty: bool,
     ) -> None:
         """Set up β̂ for the first part (the training rows); U and β̂ are kept up to date on all parts."""
-        policy.eval()  # to look, without moving its statistics
+        policy.eval()  # without updating its batch-norm statistics
         if policy.items() is None:
             raise ParameterError(
                 "schedule='alternate' estimates β̂ on the user states of a two-tower policy. Set scorer='two_tower', or "
@@ -51,14 +51,14 @@ class Alternation:
         self.optimiser: torch.optim.Optimizer = torch.optim.Adam(own, lr=config.learning_rate, fused=True)
         self._batches = batches_of(self._log, config, rows_with_events(self._log))
         self.change_uncertainty: Callable[[Tensor, int], Tensor] | None = None
-        """What becomes of the training rows' U, fresh in every epoch (for controls that take away what U knows)."""
+        """Applied to the training rows' U in every epoch (for ablations that remove its information)."""
 
     def is_joint(self, epoch: int) -> bool:
         """Whether β̂ takes a step beside each of the policy's: in the first epoch, with a cap for it."""
         return epoch == 0 and self._config.first_epoch_cap is not None
 
     def begin(self, epoch: int) -> dict[str, float]:
-        """A pass for β̂, then β̂ and U of every row; returns what the record should say."""
+        """A pass for β̂, then β̂ and U of every row; returns the metrics to record."""
         facts: dict[str, float] = {}
         if not self.is_joint(epoch):
             random = torch_generator(self._config.seed, "learning", "logging", epoch)

@@ -1,4 +1,4 @@
-"""What a training leaves behind: a checkpoint, one JSON object an epoch, and TensorBoard events where asked.
+"""The files of a training: a checkpoint, one JSON object per epoch, and TensorBoard events where asked.
 
 A checkpoint is one file written atomically, safetensors with its JSON inside, so that nothing can disagree.
 """
@@ -55,7 +55,7 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
             facts = json.loads((file.metadata() or {}).get("offpolicy", "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, ValueError) as error:
-        raise OffPolicyError(f"{path} cannot be read as a checkpoint ({error}). Delete it to start afresh.") from None
+        raise OffPolicyError(f"{path} cannot be read as a checkpoint ({error}). Delete it to start over.") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise OffPolicyError(f"{path} is not a checkpoint of this version. Delete it, or choose another directory.")
     return Checkpoint(tensors, facts)
@@ -88,7 +88,7 @@ Epoch = dict[str, Any]
 
 
 def write_metrics(directory: Path, history: Sequence[Epoch]) -> None:
-    """Replace the file of metrics: one line an epoch, whole at any moment, no epoch twice."""
+    """Replace the file of metrics: one line per epoch, atomically, no epoch twice."""
     lines = "".join(json_text(epoch, "epoch") + "\n" for epoch in history)
     write_atomic(directory / METRICS, lines)
 

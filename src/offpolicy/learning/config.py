@@ -25,7 +25,7 @@ _CAP = Range(0.0, math.inf, include_low=False)
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """How a policy is learned; what is weighed and maximised is the method's business."""
+    """How a policy is learned; what is weighed and maximised is up to the method."""
 
     scorer: str | ScorerMaker = "linear"
     """The policy's model: "linear", "two_tower", or a function that makes a `Scorer` for a log."""
@@ -34,13 +34,13 @@ class LearnerConfig:
     initial_spread: float = 0.0
     """Standard deviation of a linear scorer's initial weights; 0 starts from the uniform policy."""
     epochs: int = 50
-    """Most passes over the log."""
+    """Maximum number of passes over the log."""
     learning_rate: float = 0.01
     """Adam's step size."""
     batch_contexts: int | None = None
-    """Contexts a step, with all their rows; None takes 512, or fewer so that an epoch has at least 32 steps."""
+    """Contexts per step, with all their rows; None takes 512, or fewer so that an epoch has at least 32 steps."""
     batch_rows: int | None = None
-    """Rows a step, drawn from the whole log instead of whole contexts; dearer, but as most published code does."""
+    """Rows per step, drawn from the whole log instead of whole contexts; slower, but as most published code does."""
     weight_decay: float = 0.0
     """L2 penalty on the scorer, as Adam's weight decay."""
     max_gradient_norm: float = 5.0
@@ -56,7 +56,7 @@ class LearnerConfig:
     sample_size: float | None = None
     """N of `uips_tight`; None counts the contexts of the log."""
     schedule: Literal["pretrained", "alternate"] = "pretrained"
-    """β̂ and U before learning, or both anew in every epoch on the policy's own user states (two towers)."""
+    """β̂ and U before learning, or both re-estimated in every epoch on the policy's own user states (two towers)."""
     uncertainty_form: str | None = None
     """Which form of U to compute where none is given; None takes that of `row_uncertainty`."""
     unit_gradients: bool = False

@@ -21,7 +21,7 @@ from offpolicy.rewards import RewardModel
 
 @dataclass(frozen=True)
 class LearnedPolicy:
-    """A policy learned from a log, and how it came about."""
+    """A policy learned from a log, and how it was learned."""
 
     policy: ScorerPolicy = field(repr=False)
     scorer: Scorer = field(repr=False)
@@ -31,12 +31,12 @@ class LearnedPolicy:
     hyper: Mapping[str, Hyper]
     config: LearnerConfig = field(repr=False)
     history: list[Epoch] = field(repr=False)
-    """One record an epoch."""
+    """One record per epoch."""
     best_epoch: int
     """The epoch whose weights these are, from 0; without a metric, the last."""
     best_metric: float | None
     metric: str | None
-    """What the epochs were chosen by."""
+    """The metric that chose the epoch."""
     logging: ScorerPolicy | None = field(default=None, repr=False)
     """β̂ as it ended, where it was estimated in alternation."""
 
@@ -79,11 +79,11 @@ def learn_policy(
     """Learn a policy from a log.
 
     `method` is a name of `METHODS` or of any registered estimator. What it needs and is not given is fitted: β̂
-    (`logging_policy`: a fitted one, any policy, or the name of a model), U (`uncertainty`: one number a row, or the
+    (`logging_policy`: a fitted one, any policy, or the name of a model), U (`uncertainty`: one number per row, or the
     name of a form), q̂ (`reward_model`); or give `nuisances` of this log, which several methods may share.
     `validation` decides when to stop: a function of the policy, candidate lists, a pair (contexts, positives), or
     another log; with `metric="value"` or `"lower_bound"` and none of these, a share of the log is held out. With a
-    `directory`, a checkpoint follows every epoch and a killed training is resumed to the same result. `changes` are
+    `directory`, a checkpoint is written every epoch and a killed training resumes to the same result. `changes` are
     fields of `LearnerConfig` and hyper-parameters of the method, by name.
     """
     trainer = prepare_training(

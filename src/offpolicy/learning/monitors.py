@@ -35,11 +35,11 @@ class Monitor(Protocol):
 
     @property
     def name(self) -> str:
-        """What the record calls it."""
+        """The name of its column in the history."""
         ...
 
     def score(self, policy: ScorerPolicy) -> float:
-        """The number of a policy."""
+        """The score of a policy."""
         ...
 
 

@@ -51,7 +51,7 @@ class Objective:
     count: Tensor | None = None
     """How many events each row of the log stands for; None where each is one."""
     current_propensity_scorer: Scorer | None = None
-    """β̂'s scorer, where its probabilities are to be those of the moment."""
+    """β̂'s scorer, where its current probabilities are used."""
     events_a_batch: float = 1.0
     """Events of the log a batch stands for, those of skipped rows included."""
     moments: Moments | None = None
@@ -199,7 +199,7 @@ class Objective:
 
     @torch.no_grad()
     def _current_log_logging(self, scorer: Scorer, batch: Batch) -> Tensor:
-        """log β̂ of the batch's rows as its scorer stands, normalised as π is."""
+        """log β̂ of the batch's rows from its current scorer, normalised as π is."""
         scorer.eval()
         weights, bias = scorer.actions()
         states = batch.states(scorer)

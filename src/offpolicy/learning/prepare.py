@@ -49,8 +49,8 @@ def prepare_training(
     split = _held_out_rows(log, validation, config)
     given = (logging_policy, uncertainty, reward_model)
     known = _own_nuisances(log, config, *given) if nuisances is None else _checked(nuisances, log, given)
-    judged = split is not None or isinstance(validation, LoggedData)
-    offered = logging_policy is not None or (nuisances is not None and judged)
+    has_held_out = split is not None or isinstance(validation, LoggedData)
+    offered = logging_policy is not None or (nuisances is not None and has_held_out)
     needed = _asks_for_logging(spec, config) and config.schedule == "pretrained"
     logging = known.logging_policy if offered or needed else None
     scorer = make_scorer(log, config)
@@ -60,7 +60,7 @@ def prepare_training(
     if split is not None:
         (train, objective), (valid, held) = (_part(log, whole, rows) for rows in split)
         parts = [(train, objective.rows), (valid, held.rows)]
-        monitor = HeldOut(held_out_metric(config.metric), valid, _judging(held))
+        monitor = HeldOut(held_out_metric(config.metric), valid, _scoring_objective(held))
     elif isinstance(validation, LoggedData):
         held = _validation_objective(known, validation, whole, config, logging)
         monitor = HeldOut(held_out_metric(config.metric), validation, held)
@@ -152,8 +152,8 @@ def _part(log: LoggedData, whole: Objective, rows: Integers) -> tuple[LoggedData
     return part, replace(whole, rows=whole.rows.taken(part, rows, contexts), count=count)
 
 
-def _judging(held: Objective) -> Objective:
-    """What weighs held-out rows: the method's own weight; likelihood is judged by SNIPS where β̂ is known."""
+def _scoring_objective(held: Objective) -> Objective:
+    """What weighs held-out rows: the method's own weight; likelihood is scored by SNIPS where β̂ is known."""
     plain = held.spec.weight is None and "log_logging" in held.rows.fixed
     return replace(held, spec=METHODS["snips"]) if plain else held
 
@@ -210,7 +210,7 @@ def _scatter(scorer: LinearScorer, config: LearnerConfig) -> None:
 
 
 def _held_out_rows(log: LoggedData, validation: Any, config: LearnerConfig) -> tuple[Integers, Integers] | None:
-    """Rows to learn from and rows to judge by, where the log itself is to be divided."""
+    """Rows to learn from and rows to validate on, where the log itself is split."""
     if validation is not None or config.metric is None:
         return None
     if is_ranking(config.metric):

@@ -1,4 +1,4 @@
-"""What the weights need of each row: quantities that stay while π moves, and sums over all actions that do not."""
+"""What the weights need of each row: quantities that do not depend on π, and sums over all actions that do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from offpolicy.policies import Policy, logged_log_prob, tensor
 Integers = npt.NDArray[np.int64]
 WHOLE_NUMBERS = ("context_index", "action", "logging_rank", "fold")
 KEPT_BYTES = 64 << 20
-"""A table of contexts × actions is kept while learning if it is no larger; else its rows are made when needed."""
+"""A table of contexts × actions is kept while learning if it is no larger; else its rows are computed when needed."""
 WORTH_MERGING = 0.8
 """Equal rows are merged where at most this share of them remains."""
 
@@ -196,7 +196,7 @@ def _log_logging(rows: RowInputs, batch: Batch, part: slice) -> Tensor:
 
 
 def check_rows(name: str, values: Any, n_rows: int) -> Tensor:
-    """One finite, non-negative number a row, as float64."""
+    """One finite, non-negative number per row, as float64."""
     rows = torch.as_tensor(values).detach().double()
     if rows.shape != (n_rows,):
         raise ParameterError(

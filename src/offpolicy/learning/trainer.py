@@ -1,4 +1,4 @@
-"""The one training loop: batches, steps, record, metric, checkpoint; what is maximised is the objective's business."""
+"""The one training loop: batches, steps, record, metric, checkpoint; the objective decides what is maximised."""
 
 import math
 import time
@@ -52,14 +52,14 @@ class Best:
 
 @dataclass
 class Trainer:
-    """Trains a scorer in place; with a directory, leaves a checkpoint after every epoch and goes on from it."""
+    """Trains a scorer in place; with a directory, writes a checkpoint after every epoch and resumes from it."""
 
     scorer: Scorer
     log: LoggedData
     objective: Objective
     config: LearnerConfig
     alternation: Alternation | None = None
-    """Where β̂ and U are estimated anew in every epoch."""
+    """Where β̂ and U are re-estimated in every epoch."""
     monitor: Monitor | None = None
     directory: Path | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Trainer:
     best: Best = field(default_factory=Best)
 
     def __post_init__(self) -> None:
-        """Choose the rows that count and deal them into batches."""
+        """Choose the rows that count and split them into batches."""
         parameters = [p for p in self.scorer.parameters() if p.requires_grad]
         config, objective = self.config, self.objective
         self.optimiser = torch.optim.Adam(
@@ -90,7 +90,7 @@ class Trainer:
 
     @cached_property
     def all_batches(self) -> Batches:
-        """Batches of every row, for an epoch in which β̂ learns beside the policy."""
+        """Batches of every row, for an epoch in which β̂ and the policy learn jointly."""
         return batches_of(self.log, self.config, rows_with_events(self.log))
 
     def run(self) -> None:
@@ -156,7 +156,7 @@ class Trainer:
         }
 
     def _objective(self, epoch: int) -> Objective:
-        """The objective of an epoch: capped in the first where asked, with fresh moments where there are any."""
+        """The objective of an epoch: capped in the first if configured, with fresh moments if it uses any."""
         spec, cap, scorer = self.objective.spec, self.config.first_epoch_cap, self.objective.current_propensity_scorer
         if epoch == 0 and cap is not None and spec.weighs:
             spec = spec.capped(cap)
@@ -185,7 +185,7 @@ class Trainer:
         return Moments(total / n, math.sqrt(variance), n)
 
     def _record(self, epoch: Epoch) -> None:
-        """Score the epoch, remember it, and leave a checkpoint."""
+        """Score the epoch, record it, and write a checkpoint."""
         if self.monitor is None:
             self.best = Best(epoch["epoch"])
         else:
@@ -231,7 +231,7 @@ class Trainer:
         return Checkpoint(tensors, facts | {"best": {"epoch": self.best.epoch, "metric": self.best.metric}})
 
     def _resume(self) -> None:
-        """Go on where the directory's checkpoint stands, if it has one."""
+        """Resume from the directory's checkpoint, if it has one."""
         if self.directory is None:
             return
         found = read_checkpoint(self.directory)
@@ -248,8 +248,8 @@ class Trainer:
         done = len(found.facts["history"])
         if done > self.config.epochs:
             raise OffPolicyError(
-                f"{self.directory} holds this training after {done} epochs, but {self.config.epochs} are asked for: it "
-                "cannot be taken back. Choose another directory, delete this one, or ask for as many epochs or more."
+                f"{self.directory} holds this training after {done} epochs, but {self.config.epochs} are asked for: "
+                "epochs cannot be undone. Choose another directory, delete this one, or ask for as many epochs or more."
             )
         self.scorer.load_state_dict(found.under("scorer"))
         restore_optimiser(self.optimiser, found.under("optimiser"), found.facts["optimiser"])
@@ -287,7 +287,7 @@ class Trainer:
 
 @contextmanager
 def _own_randomness(seed: int) -> Iterator[None]:
-    """Torch's global stream, for modules that draw (dropout), seeded here and given back as it was."""
+    """Torch's global stream, for modules that draw (dropout), seeded here and restored afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_generator(seed, "learning", "global").initial_seed())
         yield

@@ -1,7 +1,7 @@
 """Which part or fold each row belongs to: a function of its unit's content and the seed, never of the row's place.
 
 A unit is a cluster or a context; its hash, keyed by the seed, is its place on the line from 0 to 1. Appending, dropping
-or shuffling rows therefore moves nobody from one part to another. In time, parts follow each other instead.
+or shuffling rows therefore never moves a unit to another part. Splits by time are chronological instead.
 """
 
 from collections.abc import Sequence

@@ -114,7 +114,7 @@ def _matrix(series: pl.Series) -> npt.NDArray[np.float32]:
 
 
 def numbers(column: str, series: pl.Series, origin: Origin, *, parse: bool = True) -> pl.Series:
-    """The values as Float64; text is parsed where `parse` allows it. Null stays null, for the caller to judge."""
+    """The values as Float64; text is parsed where `parse` allows it. Null stays null, for the caller to handle."""
     dtype = series.dtype
     if dtype.is_numeric() or dtype == pl.Boolean or dtype == pl.Null:
         return series.cast(pl.Float64)
@@ -177,7 +177,7 @@ def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
     if unequal.any() or size == 0:
         row = _first(unequal) if unequal.any() else 0
         rule = f"must hold vectors of one length (row 0 has {size})"
-        remedy = "Mend the vector, or declare the column a bag if its length may vary."
+        remedy = "Fix the vector, or declare the column a bag if its length may vary."
         raise origin.bad_value(column, row, series[row], rule, remedy)
     flat = lists.explode()
     values = flat.cast(pl.Float32, strict=False) + 0.0  # so that -0.0 and 0.0 are one value

@@ -144,7 +144,7 @@ def _guarded(path: Path, form: Format, read: Any) -> Any:
         raise LogError(f"{path} has two columns of one name. Rename one of them.") from None
     except READ_ERRORS as error:
         reason = _diagnosis(path, form) or (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise LogError(f"{path} cannot be read as {form.upper()}: {reason}. Mend or rewrite the file.") from None
+        raise LogError(f"{path} cannot be read as {form.upper()}: {reason}. Fix or rewrite the file.") from None
 
 
 def _diagnosis(path: Path, form: Format) -> str | None:

@@ -32,7 +32,7 @@ def frame_names(frame: Any) -> list[str]:
     except nw.exceptions.DuplicateError:
         names = _native_names(nw.to_native(frame))
     except Exception as error:  # a lazy frame may hold a broken plan, and each backend has its own errors
-        raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Mend its query.") from None
+        raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Fix its query.") from None
     if len(set(names)) != len(names):
         raise _duplicate(names)
     return [name if isinstance(name, str) else repr(name) for name in names]  # pandas allows any label
@@ -54,7 +54,7 @@ def frame_columns(frame: Any, columns: Sequence[str]) -> tuple[dict[str, pl.Seri
         try:
             collected = frame.select(*columns).collect(backend="polars").to_native()
         except Exception as error:  # each lazy backend has its own family of errors
-            raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Mend its query.") from None
+            raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Fix its query.") from None
         series = {name: collected.get_column(name) for name in columns}
     else:
         series = {name: _polars_series(frame, name) for name in columns}

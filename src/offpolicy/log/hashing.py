@@ -1,7 +1,7 @@
 """Content as 64-bit numbers that are the same on every machine and in every version: identity is data.
 
 Equal entries have equal hashes whatever their place in the log, the order of a vocabulary or the order of columns; ids
-count by their spelling. Splits, fingerprints and the recognition of rows met before rest on them.
+count by their spelling. Splits, fingerprints and the recognition of known rows rest on them.
 """
 
 import hashlib

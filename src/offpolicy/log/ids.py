@@ -33,7 +33,7 @@ def sealed(array: Any, dtype: Any) -> npt.NDArray[Any]:
 
 
 def owned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Mark an array that nobody else holds as read-only, so that `sealed` need not copy it."""
+    """Mark an array that has no other owner as read-only, so that `sealed` need not copy it."""
     array.flags.writeable = False
     return array
 

@@ -62,10 +62,10 @@ class LoggedData:
     cluster_vocabulary: Vocabulary | None = None
     row_weight: npt.NDArray[np.float64] | None = None  # (rows,) how many events each stands for; None: one
     lineage: str = ""
-    """The splits this log is a part of, so that splitting a part again is independent of how it came about."""
+    """The splits this log is a part of, so that splitting a part again is independent of the earlier split."""
 
     def __post_init__(self) -> None:
-        """Seal every array and check every rule, so that nobody needs to check again."""
+        """Seal every array and check every rule, so that no other code needs to check again."""
         low, high = checked_range(self.reward_range)
         object.__setattr__(self, "reward_range", (low, high))
         if self.n_rows == 0:
@@ -224,7 +224,7 @@ class LoggedData:
 
         Groups are clusters when there are some and contexts otherwise, unless `by` says which. The side of a group is
         a function of its id (or the context's content) and the seed: appended, dropped or shuffled rows move no other.
-        By cluster, a context that occurs in two clusters may be met on both sides: the cluster is the unit then. By
+        By cluster, a context that occurs in two clusters may occur on both sides: the cluster is the unit then. By
         time, the parts follow each other, `fractions` count rows, and rows of one instant stay together.
         """
         return tuple(part for _, part in self.divide(fractions, by, seed))
@@ -316,7 +316,7 @@ class LoggedData:
     def batches(self, budget: int | None = None, width: int | None = None) -> Iterator["LogBatch"]:
         """The log in pieces: some contexts and every row that points at them, within a budget of bytes.
 
-        A context takes `width` numbers of 8 bytes, one an action unless given. This is the one way through a log.
+        A context takes `width` numbers of 8 bytes, one per action unless given. This is the one way through a log.
         """
         order = self._rows_by_context
         starts = np.concatenate(([0], np.cumsum(np.bincount(self.context_index, minlength=self.n_contexts))))
@@ -425,7 +425,7 @@ def _check_within(name: str, values: npt.NDArray[Any], low: float, high: float) 
         return
     row = int(np.argmin((values >= low) & (values <= high)))
     ends = "(0, 1]" if name == "logging_prob" else f"{low:g}..{high:g}"
-    raise LogError(f"{name} must lie in {ends}, but row {row} holds {values[row]}. Mend or drop that row.")
+    raise LogError(f"{name} must lie in {ends}, but row {row} holds {values[row]}. Fix or drop that row.")
 
 
 def _check_clusters(cluster: Codes | None, vocabulary: Vocabulary | None) -> None:

@@ -1,4 +1,4 @@
-"""Where rows came from, so that every complaint names the file, the column, the row and the value."""
+"""Where rows came from, so that every error names the file, the column, the row and the value."""
 
 import csv
 import gzip

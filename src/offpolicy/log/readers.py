@@ -1,4 +1,4 @@
-"""`read_log`: any file or frame becomes a `LoggedData`, and every complaint is made here."""
+"""`read_log`: any file or frame becomes a `LoggedData`, and every error in the data is reported here."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ from offpolicy.log.text import typed_text
 Source: TypeAlias = str | Path | Sequence[str | Path] | Any
 """A path or glob, several of them, or a pandas, polars or arrow frame."""
 
-DROP = "Mend the value or drop the row."
+DROP = "Fix the value or drop the row."
 
 
 def read_log(
@@ -61,7 +61,7 @@ def read_log(
 
 
 def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
-    """Encode role by role, letting go of each raw column as soon as it is encoded."""
+    """Encode role by role, freeing each raw column as soon as it is encoded."""
     series, origin = table.series, table.origin
     if not len(series[schema.action]):
         raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
@@ -118,7 +118,7 @@ def _quantity(
         row = int(np.argmin((array >= low) & (array <= high)))
         remedy = DROP
         if rule.startswith("must hold rewards") and np.isfinite(array[row]):
-            remedy = "Mend the value, or declare the range of your rewards with reward_range=(low, high)."
+            remedy = "Fix the value, or declare the range of your rewards with reward_range=(low, high)."
         raise origin.bad_value(column, row, series[row], rule, remedy)
     return array
 

@@ -29,7 +29,7 @@ def rescaled(reward: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[n
         row = int(np.argmin(inside))
         raise LogError(
             f"reward must lie in [{low:g}, {high:g}], but row {row} holds {reward[row]}. "
-            "Mend the row, or declare the range of your rewards with reward_range=(low, high)."
+            "Fix the row, or declare the range of your rewards with reward_range=(low, high)."
         )
     return to_unit(reward, low, high)
 

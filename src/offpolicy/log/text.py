@@ -34,7 +34,7 @@ def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin
     if not n_odd or present - n_odd < MOSTLY * present:
         return
     row = odd.arg_max() or 0
-    remedy = f"Mend the value, or declare kinds={{{column!r}: 'categorical'}} if these are ids."
+    remedy = f"Fix the value, or declare kinds={{{column!r}: 'categorical'}} if these are ids."
     raise origin.bad_value(column, row, text[row], "mixes numbers with other text", remedy)
 
 

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from offpolicy.errors import ParameterError
 
 TILE = 128
-"""Most contexts a tile."""
+"""Most contexts per tile."""
 
 MAX_BYTES = 1 << 27
 """Largest buffer a tile may take unless the caller names a tile."""
@@ -98,7 +98,7 @@ def expectation(states: Tensor, weights: Tensor, bias: Tensor | None, values: Va
 
 
 class _TotalExpectation(torch.autograd.Function):
-    """Σ_x n_x Σ_a π(a|x) g(x, a); values are asked for once, the gradients are found on the way there."""
+    """Σ_x n_x Σ_a π(a|x) g(x, a); values are asked for once, the gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(
@@ -130,7 +130,7 @@ class _TotalExpectation(torch.autograd.Function):
 
 
 def total_expectation(states: Tensor, weights: Tensor, bias: Tensor | None, values: Values, counts: Tensor) -> Tensor:
-    """Σ_x n_x Σ_a π(a|x) g(x, a), with its gradient found in the same pass as its value; go back once."""
+    """Σ_x n_x Σ_a π(a|x) g(x, a), with its gradient computed in the same pass as its value; one backward pass only."""
     total: Tensor = _TotalExpectation.apply(states, weights, bias, values, counts)  # type: ignore[no-untyped-call]
     return total
 

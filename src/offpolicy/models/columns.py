@@ -1,7 +1,7 @@
 """Fitted columns: numbers standardised by the fitted table, ids matched by their value.
 
-A table with another vocabulary, or the same ids in another order, encodes alike, and an id never met in fitting is
-unknown.
+A table with another vocabulary, or the same ids in another order, encodes the same way; an id not seen in
+fitting is unknown.
 """
 
 from collections.abc import Iterator
@@ -154,7 +154,7 @@ class IdColumn:
 
     @property
     def width(self) -> int:
-        """The places: one an id, and one for the others if they have one."""
+        """The places: one per id, and one for the others if they have one."""
         return len(self.ids) + self.other
 
     @property

@@ -19,7 +19,7 @@ from offpolicy.models.tiles import Coefficients
 MAX_GRADIENT_NORM = 5.0
 """Global gradient norm above which a step is scaled down, as in the released code."""
 ROWS_AT_ONCE = 1 << 18
-"""Rows that are gathered at once for the batches they are dealt into."""
+"""Rows that are gathered at once and then split into batches."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Batch:
 
 
 class Batches(Protocol):
-    """The rows of a log dealt out in batches."""
+    """The rows of a log in batches."""
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         ...
 
     def epoch(self, generator: torch.Generator | None = None) -> Iterator[Batch]:
@@ -56,7 +56,7 @@ class Batches(Protocol):
 
 
 class ContextBatches:
-    """The rows of a log grouped by context, dealt out in batches of whole contexts."""
+    """The rows of a log grouped by context, in batches of whole contexts."""
 
     def __init__(self, log: LoggedData, batch_contexts: int, rows: npt.NDArray[np.int64] | None = None) -> None:
         """Group the rows (all, or these) once; every epoch reuses the grouping."""
@@ -72,7 +72,7 @@ class ContextBatches:
         self._used = torch.from_numpy(np.flatnonzero(counts))
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return -(-len(self._used) // self._size)
 
     def epoch(self, generator: torch.Generator | None = None) -> Iterator[Batch]:
@@ -100,10 +100,10 @@ class ContextBatches:
 
 
 class RowBatches:
-    """The rows of a log dealt out in batches of rows, each with the contexts it needs."""
+    """The rows of a log in batches of rows, each with the contexts it needs."""
 
     def __init__(self, log: LoggedData, batch_rows: int, rows: npt.NDArray[np.int64] | None = None) -> None:
-        """Deal out all rows, or these."""
+        """Batch all rows, or these."""
         self._contexts = log.contexts
         self._index = np.asarray(log.context_index)
         self._action = torch.from_numpy(log.action.astype(np.int64))
@@ -111,7 +111,7 @@ class RowBatches:
         self._size = batch_rows
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return -(-len(self._rows) // self._size)
 
     def epoch(self, generator: torch.Generator | None = None) -> Iterator[Batch]:

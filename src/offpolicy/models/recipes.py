@@ -1,4 +1,4 @@
-"""What the specification of a scorer may hold, so that a damaged or forged one is refused before anything is built."""
+"""What the specification of a scorer may hold, so that a damaged one is refused before anything is built."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -137,7 +137,7 @@ class ContextTowerRecipe(Strict):
     @model_validator(mode="after")
     def _blocks_fit_columns(self) -> "ContextTowerRecipe":
         columns, blocks = self.index.columns, self.tower.blocks
-        _require(len(columns) == len(blocks), "a tower has one block a column")
+        _require(len(columns) == len(blocks), "a tower has one block per column")
         for column, block in zip(columns, blocks, strict=True):
             kind = "numbers" if isinstance(column, NumberRecipe) else column.kind
             fits = (block.kind, block.size) == (kind, column.width)
@@ -156,7 +156,7 @@ class ItemsRecipe(Strict):
     def _features_fit(self) -> "ItemsRecipe":
         first, *others = self.tower.blocks
         _require(first.kind == "categorical", "the first block of an item tower is the action's id")
-        _require(len(self.bag_totals) == len(others), "bag_totals has one entry a feature")
+        _require(len(self.bag_totals) == len(others), "bag_totals has one entry per feature")
         return self
 
     @property

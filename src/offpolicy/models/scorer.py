@@ -1,4 +1,4 @@
-"""What a scorer is: the protocol that every part of the library asks, and the kinds that saved ones are built from."""
+"""What a scorer is: the protocol that the library relies on, and the kinds that saved ones are built from."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +64,7 @@ class Scorer(Protocol):
 
     @property
     def default_ridge(self) -> float:
-        """The penalty κ/2·|θ|² of a fit where nobody names one."""
+        """The penalty κ/2·|θ|² of a fit where none is given."""
         return 0.0
 
     @property

@@ -29,7 +29,7 @@ def _check(states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Te
         )
     if row_context.ndim != 1 or row_context.shape != row_action.shape:
         raise ParameterError(
-            f"row_context and row_action must hold one number a row, but they are {tuple(row_context.shape)} and "
+            f"row_context and row_action must hold one number per row, but they are {tuple(row_context.shape)} and "
             f"{tuple(row_action.shape)}."
         )
     for name, rows, size in (("context", row_context, len(states)), ("action", row_action, len(weights))):
@@ -42,7 +42,7 @@ def _check(states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Te
 
 
 class _Softmax(torch.autograd.Function):
-    """log π of the rows and log Z of the contexts; the way back computes again what the way there threw away."""
+    """log π of the rows and log Z of the contexts; the backward pass recomputes what the forward pass discarded."""
 
     @staticmethod
     def forward(
@@ -81,7 +81,7 @@ class _Softmax(torch.autograd.Function):
 
 
 class _WeightedLogLikelihood(torch.autograd.Function):
-    """Σ c_n log π(a_n|x_n); its gradients are found on the way there and handed over on the way back."""
+    """Σ c_n log π(a_n|x_n); its gradients are computed in the forward pass and returned in the backward pass."""
 
     @staticmethod
     def forward(
@@ -109,9 +109,7 @@ class _WeightedLogLikelihood(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
-            raise RuntimeError(
-                "weighted_log_likelihood hands its gradients over once; compute it again to go back twice."
-            )
+            raise RuntimeError("weighted_log_likelihood supports one backward pass; compute it again for a second one.")
         gradients, ctx.gradients = ctx.gradients, None
         scale = upstream.item()
         for gradient in gradients:
@@ -136,7 +134,7 @@ def softmax_log_prob(
     *,
     max_bytes: int = MAX_BYTES,
 ) -> Tensor:
-    """log π(a_n|x_n) of each row; contexts whose rows all get a zero gradient cost nothing on the way back."""
+    """log π(a_n|x_n) of each row; contexts whose rows all get a zero gradient cost nothing in the backward pass."""
     _check(states, weights, bias, row_context, row_action)
     log_prob: Tensor = _Softmax.apply(states, weights, bias, row_context, row_action, max_bytes, False)[0]  # type: ignore[no-untyped-call]
     return log_prob
@@ -153,10 +151,10 @@ def weighted_log_likelihood(
     whole_batch: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> Tensor:
-    """Σ sg(c_n) log π(a_n|x_n), with its gradient found in the same pass as its value.
+    """Σ sg(c_n) log π(a_n|x_n), with its gradient computed in the same pass as its value.
 
-    Coefficients that depend on log π are given as a function, called once a tile; with `whole_batch` it is called once
-    with all rows, which takes a second pass where they do not fit a tile. Rows whose number is zero cost nothing;
+    Coefficients that depend on log π are given as a function, called once per tile; with `whole_batch` it is called
+    once with all rows, which takes a second pass where they do not fit a tile. Rows whose number is zero cost nothing;
     leave out rows for which a function is known to return zero.
     """
     _check(states, weights, bias, row_context, row_action)

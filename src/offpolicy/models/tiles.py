@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 TILE = 192
-"""Contexts a tile: enough to keep the matrix products busy, few enough to stay near the cache."""
+"""Contexts per tile: enough to keep the matrix products busy, few enough to stay near the cache."""
 
 TILE_NUMBERS = 1 << 20
 """Where actions are few a tile takes more contexts, up to this many (actions × contexts) numbers."""
@@ -36,11 +36,11 @@ Places = Tensor | slice
 """Numbers of some contexts or rows; a slice costs no gather."""
 
 Coefficients = Tensor | Callable[[Tensor, Places], Tensor]
-"""One number a row, or a function of (log π of some rows, their row numbers) that returns them."""
+"""One number per row, or a function of (log π of some rows, their row numbers) that returns them."""
 
 
 class LikelihoodGradient(NamedTuple):
-    """log π of every row, and the gradients of Σ c_n log π(a_n|x_n); one that nobody needs is None."""
+    """log π of every row, and the gradients of Σ c_n log π(a_n|x_n); one that is not needed is None."""
 
     log_prob: Tensor  # (rows,)
     states: Tensor | None  # (contexts, d)
@@ -194,7 +194,7 @@ class Head:
 
 
 def tile_size(contexts: int, weights: Tensor, max_bytes: int) -> int:
-    """Contexts a tile: all, or as many as the buffer may hold."""
+    """Contexts per tile: all, or as many as the buffer may hold."""
     actions = len(weights)
     affordable = max_bytes // (actions * weights.element_size()) // ALIGNED * ALIGNED
     return max(1, min(contexts, max(TILE, TILE_NUMBERS // actions), max(MIN_TILE, affordable)))

@@ -103,21 +103,21 @@ class BatchNorm(nn.BatchNorm1d):
 
     The first batch replaces the initial statistics, later ones count with 1/t until that falls to `momentum`; the
     variance kept is the one normalised with. A batch of one entry has no variance: it is normalised with the
-    statistics kept and leaves them alone.
+    statistics kept and does not change them.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (n, width)."""
         mean, variance = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
         if not self.training or len(input) < 2:
-            # Copies: the way back may come after later batches have moved the statistics.
+            # Copies: the backward pass may run after later batches have updated the statistics.
             return F.batch_norm(input, mean.clone(), variance.clone(), self.weight, self.bias, eps=self.eps)
         batches = cast(Tensor, self.num_batches_tracked).add_(1)
         share = max(cast(float, self.momentum), 1.0 / int(batches))
         found, spread = torch.zeros_like(mean), torch.zeros_like(variance)  # of this batch, for a momentum of 1
         out = F.batch_norm(input, found, spread, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
         mean.lerp_(found, share)
-        variance.lerp_(spread * (1 - 1 / len(input)), share)  # torch hands out the unbiased one
+        variance.lerp_(spread * (1 - 1 / len(input)), share)  # torch returns the unbiased one
         return out
 
 

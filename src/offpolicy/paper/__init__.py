@@ -1,4 +1,4 @@
-"""The paper, run again: recipes, studies, the runner, statistics and tables."""
+"""Reproduce the paper: recipes, studies, the runner, statistics and tables."""
 
 from offpolicy.paper.formats import markdown
 from offpolicy.paper.json_lines import Row, read_rows

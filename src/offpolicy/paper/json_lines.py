@@ -24,13 +24,13 @@ def read_rows(path: Path) -> list[Row]:
         except ValueError:
             if number < len(lines) - 1:
                 raise LogError(
-                    f"Line {number + 1} of {path} is not JSON. Delete the line; it will be made again."
+                    f"Line {number + 1} of {path} is not JSON. Delete the line; it will be computed again."
                 ) from None
     return rows
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Add rows in one write; a line that a kill cut short is taken away first."""
+    """Add rows in one write; a line that a kill cut short is removed first."""
     complete = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
     text = as_lines(rows).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,5 +42,5 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def as_lines(rows: Iterable[Row]) -> str:
-    """One JSON object a line."""
+    """One JSON object per line."""
     return "".join(json_text(row, "row") + "\n" for row in rows)

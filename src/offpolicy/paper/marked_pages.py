@@ -6,7 +6,7 @@ from offpolicy.errors import LogError
 
 
 def with_tables(text: str, tables: Mapping[str, str]) -> str:
-    """The page with these tables made anew."""
+    """The page with these tables regenerated."""
     for name, table in tables.items():
         before, start, rest = text.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: the tables in every format, and the rows that figures are drawn from."""
+"""The output of a run: the tables in every format, and the rows that figures are drawn from."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a recipe asks for under a budget: which jobs, with which seeds, and how the record of one looks."""
+"""What a recipe asks for under a budget: which jobs, with which seeds, and how a result is recorded."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -12,7 +12,7 @@ from offpolicy.registry import Registry
 
 STAGES = ("tune", "validate", "measure")
 TUNING_SEED, FIRST_VALIDATION_SEED = 1_000, 2_000
-"""Draws that serve tuning and choosing alone; those of the final runs count from 0."""
+"""Seeds used only for tuning and model selection; those of the final runs count from 0."""
 VALIDATIONS, QUICK_VALIDATIONS = 3, 2
 """How many of a line's best settings are compared before the final runs, and on as many draws."""
 
@@ -105,7 +105,7 @@ class Plan:
         return self.recipe.lines or tuple(self.labels(part))
 
     def config(self, part: str) -> dict[str, Any]:
-        """What a row's numbers depend on besides its key; where the data lie is not recorded."""
+        """What a row's numbers depend on besides its key; the location of the data is not recorded."""
         arguments = {name: value for name, value in self.arguments(part).items() if name not in ("data", "redraw")}
         return {
             "study": self.recipe.study,
@@ -149,14 +149,14 @@ class Plan:
 
     def check_row(self, row: Row, path: Any) -> None:
         """Refuse a row of another recipe or budget."""
-        other = "Choose another --out, or give the budget it was made with."
+        other = "Choose another --out, or give the budget it was run with."
         if row.get("recipe") != self.recipe.name:
             raise OffPolicyError(
                 f"{path} holds results of the recipe {row.get('recipe')!r}, not {self.recipe.name!r}. {other}"
             )
         if row["part"] not in self.recipe.parts:
             raise OffPolicyError(
-                f"{path} holds results of the part {row['part']!r}, which {self.recipe.name} has not. {other}"
+                f"{path} holds results of the part {row['part']!r}, which {self.recipe.name} does not have. {other}"
             )
         for name, value in self.config(row["part"]).items():
             if row["config"].get(name) != value:

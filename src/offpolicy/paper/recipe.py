@@ -34,7 +34,7 @@ class Recipe:
     quick: Mapping[str, int] = field(default_factory=dict)
     """Seeds and trials with --quick."""
     redraw: Redraw = "all"
-    """What each seed draws anew: data, β̂, U and π, or π alone as the paper does."""
+    """What each seed redraws: data, β̂, U and π, or π alone as the paper does."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the study in every part."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
@@ -51,7 +51,7 @@ class Recipe:
     """Labels of lines that do not apply here, each with the reason."""
     figure: Literal["", "grid", "frequency"] = ""
     note: str = ""
-    """What is said under the table."""
+    """Notes under the table."""
     tables: tuple[str, ...] = ()
     """Recipes whose tables can be made from the same results."""
     recipes: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def load_recipe(name: str, folder: Path = FOLDER) -> Recipe:
     except OSError as error:
         raise ParameterError(f"The recipe {path} cannot be read: {error.strerror}. Check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ParameterError(f"The recipe {path} is not valid TOML: {error}. Mend the file.") from None
+        raise ParameterError(f"The recipe {path} is not valid TOML: {error}. Fix the file.") from None
     return parse_recipe(path.stem, document, str(path))
 
 
@@ -87,7 +87,7 @@ def parse_recipe(name: str, document: Mapping[str, Any], source: str) -> Recipe:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else f" Its keys are: {', '.join(known)}."
-            raise ParameterError(f"The recipe {source} sets {key!r}, which is no key of a recipe.{hint}")
+            raise ParameterError(f"The recipe {source} sets {key!r}, which is not a key of a recipe.{hint}")
         checked[key] = _checked(source, key, value, known[key].type)
     if "title" not in checked:
         raise ParameterError(f'The recipe {source} has no title. Add one: title = "...".')

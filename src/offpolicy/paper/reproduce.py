@@ -1,4 +1,4 @@
-"""The door: run a recipe or a set of them, then write the tables."""
+"""The entry point: run a recipe or a set of them, then write the tables."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Run recipes: every finished job is a line of results.jsonl, so that a killed run goes on where it stopped."""
+"""Run recipes: every finished job is a line of results.jsonl, so that a killed run can be resumed."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ SEARCHES = "searches"
 
 
 @dataclass
-class Ledger:
-    """The results file of a plan: what is done, and what follows from it."""
+class ResultsLog:
+    """The results file of a plan: which jobs are done, and which come next."""
 
     plan: Plan
     folder: Path
@@ -32,13 +32,13 @@ class Ledger:
     versions: dict[str, str] = field(default_factory=library_versions)
 
     @classmethod
-    def open(cls, plan: Plan, folder: Path) -> "Ledger":
+    def open(cls, plan: Plan, folder: Path) -> "ResultsLog":
         """The results so far; those of another recipe or budget are refused."""
-        ledger = cls(plan, folder)
+        log = cls(plan, folder)
         for row in read_rows(folder / RESULTS):
             plan.check_row(row, folder / RESULTS)
-            ledger.rows[Key.of(row)] = row
-        return ledger
+            log.rows[Key.of(row)] = row
+        return log
 
     @property
     def lines(self) -> list[tuple[str, str]]:
@@ -46,7 +46,7 @@ class Ledger:
         return [(part, line) for part in self.plan.recipe.parts for line in self.plan.lines(part)]
 
     def open_keys(self, part: str, line: str) -> list[Key]:
-        """What is missing of the first unfinished stage of a line; nothing if all is done."""
+        """The missing keys of the first unfinished stage of a line; none if all are done."""
         for keys in self.plan.stages(part, line, self.rows):
             missing = [key for key in keys if key not in self.rows]
             if missing:
@@ -68,11 +68,11 @@ class Ledger:
             rank=STAGES.index(key.stage),
             cost=self.cost(key),
             name=" ".join(filter(None, (plan.recipe.name, key.part, key.line, key.stage, str(key.seed)))),
-            ticket=(place, key, settings),
+            tag=(place, key, settings),
         )
 
     def record(self, key: Key, settings: Mapping[str, Any], done: Done) -> list[Key]:
-        """Keep a result; returns what can be done next because of it."""
+        """Store a result; returns the keys that can be run because of it."""
         row: Row = {"recipe": self.plan.recipe.name, **_key_fields(key), "label": self.plan.labels(key.part)[key.line]}
         if key.stage != "tune":
             row["settings"] = dict(settings)
@@ -85,7 +85,7 @@ class Ledger:
         return following if following and following[0].stage != key.stage else []
 
     def close(self) -> None:
-        """Put the rows in an order that does not tell in which they were finished."""
+        """Sort the rows, so that the file does not depend on the order in which jobs finished."""
         write_atomic(self.folder / RESULTS, as_lines(self.rows[key] for key in sorted(self.rows)))
         shutil.rmtree(self.folder / SEARCHES, ignore_errors=True)
 
@@ -98,34 +98,34 @@ class Ledger:
         return self.plan.trials if key.stage == "tune" else 1
 
     def remaining(self, part: str, line: str) -> int:
-        """What is left of a line, in the same units, as if every validation were needed."""
+        """The remaining cost of a line, in the same units, as if every validation were needed."""
         left = self.open_keys(part, line)
         after = {"tune": self.plan.validations**2 + self.plan.seeds, "validate": self.plan.seeds, "measure": 0}
         return sum(map(self.cost, left)) + after[left[0].stage] if left else 0
 
 
 def run(plans: Mapping[Path, Plan], workers: int = 2, show: bool | None = None) -> None:
-    """Do what the plans ask for and is not yet in the results file of each one's folder."""
+    """Run the jobs of the plans that are not yet in the results files of their folders."""
     for folder in plans:
         folder.mkdir(parents=True, exist_ok=True)
     with alone(list(plans)), WorkerPool(workers) as pool:
-        ledgers = [Ledger.open(plan, folder) for folder, plan in plans.items()]
+        logs = [ResultsLog.open(plan, folder) for folder, plan in plans.items()]
         waiting = [
             job
-            for place, ledger in enumerate(ledgers)
-            for part, line in ledger.lines
-            for job in ledger.jobs(ledger.open_keys(part, line), place)
+            for place, log in enumerate(logs)
+            for part, line in log.lines
+            for job in log.jobs(log.open_keys(part, line), place)
         ]
-        steps = sum(ledger.remaining(part, line) for ledger in ledgers for part, line in ledger.lines)
+        steps = sum(log.remaining(part, line) for log in logs for part, line in log.lines)
         with progress("Reproducing", steps, show=show) as advance:
             for done in pool.work(waiting):
-                place, key, settings = done.job.ticket
-                ledger = ledgers[place]
-                waiting += ledger.jobs(ledger.record(key, settings, done), place)
-                for _ in range(ledger.cost(key)):
+                place, key, settings = done.job.tag
+                log = logs[place]
+                waiting += log.jobs(log.record(key, settings, done), place)
+                for _ in range(log.cost(key)):
                     advance(done.job.name)
-        for ledger in ledgers:
-            ledger.close()
+        for log in logs:
+            log.close()
 
 
 def perform(
@@ -154,7 +154,7 @@ def _key_fields(key: Key) -> Row:
 def alone(folders: Sequence[Path]) -> Iterator[None]:
     """Hold the folders: a second run into one of them is refused; a killed one holds nothing.
 
-    Where the system has no locks nothing is refused, and it is for the user not to start two.
+    Where the system has no locks nothing is refused, and the user must not start two.
     """
     with ExitStack() as held:
         for folder in folders:

@@ -20,7 +20,7 @@ Mark = Literal["", "best", "second"]
 
 @dataclass(frozen=True)
 class Shown:
-    """What stands in a cell: our number, its mark, and the paper's number."""
+    """The content of a cell: our number, its mark, and the paper's number."""
 
     text: str
     mark: Mark = ""
@@ -45,7 +45,7 @@ class Table:
 
 @cache
 def paper_numbers(name: str) -> Mapping[str, Any]:
-    """What the paper prints in one table; nothing for a name it has not."""
+    """What the paper prints in one table; empty for an unknown name."""
     found: Mapping[str, Any] = json.loads(PAPER.read_text(encoding="utf-8")).get(name, {})
     return found
 
@@ -155,13 +155,13 @@ def _notes(recipe: Recipe, rows: Sequence[Row], found: Sequence[Row]) -> tuple[s
     seeds = len({row["seed"] for row in found})
     config = rows[0]["config"] if rows else {}
     drawn = {
-        "policy": "only π is drawn anew for each seed",
-        "all": "data or their split, β̂, U and π are drawn anew for each seed",
+        "policy": "only π is redrawn for each seed",
+        "all": "data or their split, β̂, U and π are redrawn for each seed",
     }
     said = [f"Mean ± standard deviation over {seeds} seeds; {drawn[config.get('redraw', recipe.redraw)]}."]
     if any(one["trials"] for row in rows if row["stage"] == "tune" for one in row["found"]):
         said.append(
-            f"{config['trials']} trials a line, the best {config['validations']} settings compared again on as many "
+            f"{config['trials']} trials per line, the best {config['validations']} settings compared again on as many "
             "further draws, chosen on validation data only."
         )
     diverged = sorted({(row["label"], row["part"], row["seed"]) for row in found if "diverged" in row})

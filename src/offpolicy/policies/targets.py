@@ -60,7 +60,7 @@ class FunctionPolicy:
         if probs.shape != (contexts.n_rows, self.n_actions):
             raise ParameterError(
                 f"The policy function must return probabilities of shape ({contexts.n_rows}, {self.n_actions}), one "
-                f"row a context and one column an action, but it returned {tuple(probs.shape)}."
+                f"row per context and one column per action, but it returned {tuple(probs.shape)}."
             )
         _check_distributions(probs)
         return probs.double().log()
@@ -152,7 +152,7 @@ def _column(target: Any, log: LoggedData, name: str) -> ColumnPolicy:
     bad = np.flatnonzero(~((column >= 0) & (column <= 1)))
     if bad.size:
         raise ParameterError(
-            f"Policy {name!r} must hold probabilities in [0, 1], but row {bad[0]} holds {column[bad[0]]}. Mend it."
+            f"Policy {name!r} must hold probabilities in [0, 1], but row {bad[0]} holds {column[bad[0]]}. Fix it."
         )
     return ColumnPolicy(log.actions, log.rows_fingerprint, torch.from_numpy(column))
 

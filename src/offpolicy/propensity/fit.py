@@ -1,4 +1,4 @@
-"""`fit_logging_policy`: estimate the unknown β*, know how good the estimate is, and keep each row out of its own β̂."""
+"""`fit_logging_policy`: estimate the unknown β*, measure how good the estimate is, and cross-fit the β̂ of each row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -61,7 +61,7 @@ class FittedModel:
 
 @dataclass(frozen=True)
 class CandidateFit:
-    """One model tried: fitted to some rows, judged on the others."""
+    """A candidate model: fitted to some rows, scored on the others."""
 
     name: str
     model: FittedModel
@@ -80,7 +80,7 @@ class LoggingPolicy:
     model: str
     """Which model it is."""
     log: LoggedData = field(repr=False)
-    """The log it was fitted to; other logs are told from it by their fingerprint."""
+    """The log it was fitted to; other logs are distinguished by their fingerprint."""
     whole: FittedModel = field(repr=False)
     """Fitted to all rows."""
     quality: Quality
@@ -111,7 +111,7 @@ class LoggingPolicy:
 
     @property
     def note(self) -> str:
-        """What a reader should know of the fit; empty where there is nothing to say."""
+        """A warning where the fit did not converge; else empty."""
         if self.chosen.converged:
             return ""
         return (
@@ -229,7 +229,7 @@ def cross_fitted(
 
 
 def _held_out_split(log: LoggedData, share: float, by: Unit | None, seed: int) -> tuple[LoggedData, LoggedData]:
-    """Rows to fit and rows to judge by; a log with a single unit is judged on itself, there being no other."""
+    """Rows to fit and rows to validate on; a log with a single unit is validated on itself."""
     if not 0 < share < 1:
         raise ParameterError(f"held_out must be a share between 0 and 1, but it is {share}.")
     if by == "cluster" and log.cluster is None:

@@ -29,11 +29,11 @@ class FitConfig:
     """How a softmax is fitted."""
 
     epochs: int = 100
-    """Most passes over the log (Adam) or half the most function values (L-BFGS)."""
+    """Maximum passes over the log (Adam) or half the maximum function evaluations (L-BFGS)."""
     learning_rate: float = 0.02
     """Adam's step size."""
     batch_contexts: int | None = None
-    """Contexts a step, with all their rows; None takes 512, or fewer so that an epoch has at least 32 steps."""
+    """Contexts per step, with all their rows; None takes 512, or fewer so that an epoch has at least 32 steps."""
     ridge: float | None = None
     """Penalty κ/2·|θ|² over the whole log; None tries a few for a linear model and uses none for towers."""
     patience: int = 4
@@ -41,7 +41,7 @@ class FitConfig:
     seed: int = 0
     """Order of batches."""
     show_progress: bool | None = None
-    """A progress bar: always, never, or (None) only on a terminal."""
+    """Show a progress bar: always, never, or (None) only on a terminal."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def event_weights(log: LoggedData, rows: Tensor) -> Tensor:
 
 
 def weighted_mean(values: Tensor, log: LoggedData) -> float:
-    """The mean over the events of a log of one number a row."""
+    """The mean over the events of a log of one number per row."""
     if log.row_weight is None:
         return float(values.mean())
     return float(values.double() @ tensor(log.row_weight)) / log.n_events

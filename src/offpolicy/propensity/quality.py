@@ -1,4 +1,4 @@
-"""How good β̂ is, told from rows it did not see: likelihood, calibration, and whether weights average to one."""
+"""How good β̂ is on rows it did not see: likelihood, calibration, and whether weights average to one."""
 
 from typing import Self
 

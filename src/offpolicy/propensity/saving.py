@@ -1,4 +1,4 @@
-"""β̂ as plain values and tensors, so that it is fitted once and taken up again; no pickle."""
+"""β̂ as plain values and tensors, so that it is fitted once and loaded again; no pickle."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

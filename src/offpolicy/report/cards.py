@@ -1,4 +1,4 @@
-"""The data card and how a run came about, as plain names and values."""
+"""The data card and how a run was made, as plain names and values."""
 
 import json
 from typing import Any

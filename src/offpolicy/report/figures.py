@@ -61,7 +61,7 @@ def weights_chart(weights: Weights, policy: str) -> Chart | None:
         rows.append((span, plain(before), plain(after)))
         drawn.column(low, high, f"weight {span}\nbefore: {plain(before)} rows\nafter: {plain(after)} rows")
     caption = (
-        "A row with a large weight speaks for many that were never seen. Reweighting pulls in the weights that rest on "
+        "A row with a large weight stands for many that were never seen. Reweighting shrinks the weights that rest on "
         "uncertain propensities; what is left on the right still deserves a look."
     )
     legend = (("before", "before reweighting"), ("after", "after reweighting"))

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file made from the results file alone, which opens offline and asks for nothing."""
+"""The report of a run: one HTML file made from the results file alone, which opens offline and loads nothing."""
 
 import base64
 import hashlib
@@ -26,7 +26,7 @@ LARGEST_DATA = 1_500_000
 def write_report(results: Mapping[str, Any] | str | Path, out: str | Path) -> Path:
     """Write the report of a results file, of a folder that holds one, or of its content; returns the path.
 
-    The page appears whole or not at all.
+    The page is written atomically.
     """
     if isinstance(results, Mapping):
         page = render_report(results)
@@ -69,7 +69,7 @@ def _rendered(plain: Any, where: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Escapes everything that is not said to be markup, and refuses names the sections do not give."""
+    """Escapes everything that is not marked as markup, and refuses names the sections do not give."""
     loader = FileSystemLoader(ASSETS)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 

@@ -25,7 +25,7 @@ body figure:nth-child(n):nth-child(n) { display: inline-block; } /* the report l
 
 
 def grid_charts(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], label: str) -> list[Chart]:
-    """A map for each metric: γ across, λ upwards, the darker the better; the best point is told below."""
+    """A map for each metric: γ across, λ upwards, the darker the better; the best point is named below."""
     gammas, lams = (sorted({row[name] for row in rows}) for name in ("gamma", "lam"))
     charts = []
     for metric in metrics:

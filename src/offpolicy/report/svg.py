@@ -31,7 +31,7 @@ class Axis:
 
 
 def extent(values: Iterable[float | None], pad: float = 0.06, include: Sequence[float] = ()) -> tuple[float, float]:
-    """The range of the known values with some air around, never empty."""
+    """The range of the known values with some padding, never empty."""
     known = [v for v in values if v is not None] + list(include)
     if not known:
         return 0.0, 1.0
@@ -223,7 +223,7 @@ def panel(
 
 @dataclass(frozen=True)
 class Strip:
-    """The common axis of intervals drawn one a row of a table."""
+    """The common axis of intervals drawn one per row of a table."""
 
     axis: Axis
     reference: float | None = None

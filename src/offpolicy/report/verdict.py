@@ -16,7 +16,7 @@ BADGE = {
 
 @dataclass(frozen=True)
 class Headline:
-    """What stands at the top of the page."""
+    """The top of the page."""
 
     tone: str
     badge: str
@@ -65,7 +65,7 @@ def _title(name: str, answer: str, comparison: Comparison | None) -> str:
         return f"This log cannot tell whether “{name}” is better: run an experiment"
     part = " where the log can tell" if answer == "answerable on part" else ""
     if comparison is None:
-        return f"The log can answer{' in part' if part else ''}: “{name}” has the highest value one can rely on"
+        return f"The log can answer{' in part' if part else ''}: “{name}” has the highest lower confidence bound"
     if comparison.low > 0:
         return f"“{name}” does better than the logging policy{part}"
     if comparison.high < 0:
@@ -76,7 +76,7 @@ def _title(name: str, answer: str, comparison: Comparison | None) -> str:
 def _lead(name: str, policy: PolicyResult, comparison: Comparison | None, evaluation: Evaluation) -> str:
     places = value_places(evaluation)
     ends = policy.interval
-    text = f"Estimated value {fixed(policy.value, places)} a decision"
+    text = f"Estimated value {fixed(policy.value, places)} per decision"
     text += f" ({percent(evaluation.level)} interval {fixed(ends.low, places)} to {fixed(ends.high, places)})"
     text += f", against {fixed(evaluation.logging.value, places)} for the logging policy, which made this log"
     if comparison is not None:
@@ -94,8 +94,8 @@ def _rival(policy: PolicyResult, evaluation: Evaluation, places: int) -> str:
     if higher is None:
         return ""
     return (
-        f" “{label(higher[1], 60)}” has a higher estimate ({fixed(higher[0], places)}), but less of it is certain: its "
-        f"interval begins at {fixed(higher[2], places)}."
+        f" “{label(higher[1], 60)}” has a higher estimate ({fixed(higher[0], places)}), but a lower confidence bound "
+        f"of only {fixed(higher[2], places)}."
     )
 
 

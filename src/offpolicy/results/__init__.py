@@ -1,4 +1,4 @@
-"""What is found, typed and without torch: one schema for the API, the results file and the report."""
+"""Typed results, without torch: one schema for the API, the results file and the report."""
 
 from offpolicy.results.file import RESULTS, parse_results, read_results, write_results
 from offpolicy.results.schema import (

@@ -1,4 +1,4 @@
-"""The one schema of what is found: `evaluate` returns it, results.json stores it, the report reads it. Needs no torch.
+"""The one schema of results: `evaluate` returns it, results.json stores it, the report reads it. Needs no torch.
 
 Every value, interval and difference is on the user's own scale of rewards.
 """
@@ -69,7 +69,7 @@ class Interval(Part):
 
 
 class TwoPartInterval(Interval):
-    """An interval whose half-width is told apart into its two causes."""
+    """An interval whose half-width is split into its two causes."""
 
     sampling: Finite
     """Half-width from the sampling of rows."""
@@ -90,7 +90,7 @@ class Estimate(Part):
 
 
 class Check(Part):
-    """One thing that was looked at."""
+    """One pre-flight check."""
 
     name: str
     value: Number = None
@@ -205,7 +205,7 @@ class Logging(Part):
     interval: Interval | None = None
     quality: Quality | None = None
     note: str = ""
-    """What a reader should know of its fit."""
+    """A warning where its fit did not converge."""
 
 
 class Evaluation(Part):
@@ -246,7 +246,7 @@ class Run(Part):
     started: str = ""
     seconds: Number = None
     propensity_fits: int | None = None
-    """Logging policies that were fitted; those taken up from a run folder do not count."""
+    """Logging policies that were fitted; those loaded from a run folder do not count."""
 
 
 class Weights(Part):

@@ -50,11 +50,11 @@ class RewardFitConfig:
     """How a reward model is fitted."""
 
     epochs: int = 100
-    """Most passes over the log."""
+    """Maximum number of passes over the log."""
     learning_rate: float = 0.02
     """Adam's step size."""
     batch_contexts: int | None = None
-    """Contexts a step, with all their rows; None takes 512, or fewer so that an epoch has at least 16 steps."""
+    """Contexts per step, with all their rows; None takes 512, or fewer so that an epoch has at least 16 steps."""
     ridge: float | None = None
     """Penalty κ/2·|θ|² over the whole log; None takes 1 for a linear model and 0 for towers."""
     held_out: float = 0.1

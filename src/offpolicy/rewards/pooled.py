@@ -1,7 +1,7 @@
 """A quick reward model for evaluation: linear in the features, pooled over actions as far as the data ask.
 
-q̂(x, a) = x·b + x·b_a, where b is fitted to all rows and b_a to what is left of the rows of action a, pulled to zero by
-a ridge that leave-one-out chooses. Logged rows get the prediction of a model that did not see them, in closed form.
+q̂(x, a) = x·b + x·b_a, where b is fitted to all rows and b_a to what is left of the rows of action a, shrunk to zero by
+a ridge chosen by leave-one-out. Logged rows get the prediction of a model that did not see them, in closed form.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from offpolicy.rewards.model import rewards_of_rows
 
 Floats = npt.NDArray[np.float64]
 RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 1e6)
-"""Pulls towards the pooled model that are tried; the last is the pooled model alone."""
+"""Penalties towards the pooled model that are tried; the last is the pooled model alone."""
 RANK = 1e-12
 """Squared singular values below this share of the largest are rounding."""
 
@@ -39,7 +39,7 @@ class PooledRewardModel:
 
     @classmethod
     def fit(cls, log: LoggedData, design: DesignMatrix | None = None) -> Self:
-        """Closed-form ridge regressions; the pull is chosen by leave-one-out error over all rows."""
+        """Closed-form ridge regressions; the penalty is chosen by leave-one-out error over all rows."""
         design = design or DesignMatrix.fit(log.contexts)
         features = _with_intercept(design.encode(log.contexts)).numpy()
         pooled = _pooled(features, log)
@@ -59,7 +59,7 @@ class PooledRewardModel:
         return cls(design, torch.from_numpy(pooled), torch.from_numpy(own), imputed, log.fingerprint, ridge)
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Plain values and tensors, from which `unpacked` makes it again."""
+        """Plain values and tensors, from which `unpacked` restores it."""
         facts = {"design": self.design.to_json(), "fingerprint": self.fingerprint, "ridge": self.ridge}
         return facts, {"pooled": self.pooled, "own": self.own, "imputed": self.imputed}
 

@@ -1,12 +1,12 @@
-"""Tune any method: search spaces read from signatures, one budget for all, a study that survives being killed."""
+"""Tune any method: search spaces read from signatures, one budget for all, a study that can be resumed after a kill."""
 
-from offpolicy.tuning.spaces import PRESETS, Dial, Setting, Space, describe, search_space
+from offpolicy.tuning.spaces import PRESETS, Dimension, Setting, Space, describe, search_space
 from offpolicy.tuning.study import Objective, Outcome, Report, Trial, Tuned, search
 from offpolicy.tuning.tune import HeldOutValue, Problem, tune
 
 __all__ = [
     "PRESETS",
-    "Dial",
+    "Dimension",
     "HeldOutValue",
     "Objective",
     "Outcome",

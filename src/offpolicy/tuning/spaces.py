@@ -1,4 +1,4 @@
-"""What a search may turn: read from the declared ranges of a method's hyper-parameters, never written twice.
+"""What a search varies: read from the declared ranges of a method's hyper-parameters, never written twice.
 
 The n-th setting of a space is the n-th point of a low-discrepancy sequence: a study is the same whether or not it was
 interrupted, and every method tries the same learning rates.
@@ -20,25 +20,25 @@ from offpolicy.seeding import generator
 Preset = Literal["effective", "paper"]
 PRESETS: tuple[Preset, ...] = ("effective", "paper")
 Setting = float | int
-Space = tuple["Dial", ...]
+Space = tuple["Dimension", ...]
 
 LEARNING_RATE = "learning_rate"
 LEARNING_RATES = (1e-3, 0.1)
 PAPER_LEARNING_RATES = (1e-5, 1e-4, 1e-3, 1e-2)
 
 FIXED = frozenset({"eta1", "eta2"})
-"""UIPS depends on λ and η1 through η1²/λ alone, so λ is turned; η2 = η1 = 1 is the theorem's own case."""
+"""UIPS depends on λ and η1 through η1²/λ alone, so only λ is varied; η2 = η1 = 1 is the theorem's own case."""
 LAMBDAS = (0.1, 1000.0)
-"""Where to look for λ: the paper's grid and beyond."""
+"""Search range of λ: the paper's grid and beyond."""
 PER_CONTEXT = (1e-4, 10.0)
-"""Where to look for λ in weights that multiply it by the number of contexts."""
+"""Search range of λ in weights that multiply it by the number of contexts."""
 DECADE = 10.0
 """A range that spans this factor is searched on a log scale."""
 
 
 @dataclass(frozen=True)
-class Dial:
-    """One thing to turn: an interval on a plain or log scale, or a list of choices."""
+class Dimension:
+    """A search dimension: an interval on a plain or log scale, or a list of choices."""
 
     name: str
     low: float = 0.0
@@ -72,9 +72,9 @@ def search_space(
     learning_rates: tuple[float, float] | None = None,
     n_actions: int | None = None,
 ) -> Space:
-    """The dials of a method, the learning rate first.
+    """The dimensions of a method, the learning rate first.
 
-    "effective" turns what has an effect: γ and η1²/λ (through λ) for the UIPS family, own parameters on log scales for
+    "effective" varies what has an effect: γ and η1²/λ (through λ) for the UIPS family, own parameters on log scales for
     the others. "paper" lists the paper's grids as they are. `n_actions` cuts counts of actions to as many as there are.
     """
     check_choice("space", preset, PRESETS)
@@ -82,23 +82,23 @@ def search_space(
     if preset == "paper":
         if learning_rates is not None:
             raise ParameterError("The paper's space has its own learning rates. Use space='effective' to choose them.")
-        rate = Dial(LEARNING_RATE, choices=PAPER_LEARNING_RATES)
-        return (rate, *(dial for p in row.hyper.values() for dial in _listed(p)))
+        rate = Dimension(LEARNING_RATE, choices=PAPER_LEARNING_RATES)
+        return (rate, *(dimension for p in row.hyper.values() for dimension in _grid_dimension(p)))
     low, high = learning_rates or LEARNING_RATES
     if not 0 < low < high < math.inf:
         raise ParameterError(f"learning_rates must be (low, high) with 0 < low < high, but it is {(low, high)}.")
-    own = (dial for p in row.hyper.values() for dial in _turned(p, row, n_actions))
-    return (Dial(LEARNING_RATE, low, high, log=True), *own)
+    own = (dimension for p in row.hyper.values() for dimension in _range_dimension(p, row, n_actions))
+    return (Dimension(LEARNING_RATE, low, high, log=True), *own)
 
 
-def _listed(parameter: HyperParameter) -> tuple[Dial, ...]:
+def _grid_dimension(parameter: HyperParameter) -> tuple[Dimension, ...]:
     allowed = parameter.allowed
     if allowed is None or not allowed.grid:
         return ()
-    return (Dial(parameter.name, choices=allowed.grid, integer=allowed.integer),)
+    return (Dimension(parameter.name, choices=allowed.grid, integer=allowed.integer),)
 
 
-def _turned(parameter: HyperParameter, method: MethodSpec, n_actions: int | None) -> tuple[Dial, ...]:
+def _range_dimension(parameter: HyperParameter, method: MethodSpec, n_actions: int | None) -> tuple[Dimension, ...]:
     allowed, name = parameter.allowed, parameter.name
     if allowed is None or name in FIXED or not allowed.grid:
         return ()
@@ -110,27 +110,32 @@ def _turned(parameter: HyperParameter, method: MethodSpec, n_actions: int | None
     if allowed.integer and n_actions is not None:
         low, high = min(low, max(1, n_actions // DECADE)), min(high, n_actions)
     log = high / low >= DECADE and name != "translation"
-    return (Dial(name, low, high, log, allowed.integer),)
+    return (Dimension(name, low, high, log, allowed.integer),)
 
 
 def setting(space: Space, point: int, seed: int) -> dict[str, Setting]:
     """The `point`-th setting: that point of a scrambled Halton sequence.
 
-    Its coordinates are drawn one after the other, so that the first dial has the same values whatever dials follow.
+    Its coordinates are drawn one after the other, so that the first dimension has the same values whatever follows.
     """
     sequence = qmc.Halton(len(space), scramble=True, rng=generator(seed, "tuning")).fast_forward(point)
-    return {dial.name: dial.at(float(share)) for dial, share in zip(space, sequence.random(1)[0], strict=True)}
+    return {
+        dimension.name: dimension.at(float(share))
+        for dimension, share in zip(space, sequence.random(1)[0], strict=True)
+    }
 
 
 def describe(space: Space) -> str:
     """One line for people, e.g. `lam 0.1 to 1000 (log)`."""
-    return ", ".join(_described(dial) for dial in space)
+    return ", ".join(_described(dimension) for dimension in space)
 
 
-def _described(dial: Dial) -> str:
-    if dial.choices:
-        return f"{dial.name} of {len(dial.choices)} values {dial.choices[0]:g} to {dial.choices[-1]:g}"
-    return f"{dial.name} {dial.low:g} to {dial.high:g}{' (log)' if dial.log else ''}"
+def _described(dimension: Dimension) -> str:
+    if dimension.choices:
+        return (
+            f"{dimension.name} of {len(dimension.choices)} values {dimension.choices[0]:g} to {dimension.choices[-1]:g}"
+        )
+    return f"{dimension.name} {dimension.low:g} to {dimension.high:g}{' (log)' if dimension.log else ''}"
 
 
 def as_settings(values: Mapping[str, Any]) -> dict[str, Setting]:

@@ -1,4 +1,4 @@
-"""The study: settings tried one after the other; a killed study, run again, ends as if nothing had happened.
+"""The study: settings tried one after the other; rerun a killed study to resume it, with the same result.
 
 Trials, their storage and pruning are Optuna's. Which settings are tried is not left to a sampler: the n-th setting is a
 function of n, and is enqueued when its turn comes.
@@ -17,17 +17,17 @@ from offpolicy.progress import progress
 from offpolicy.tuning.spaces import Setting, Space, as_settings, setting
 
 Report = Callable[[int, float], None]
-"""Called by an objective with (step, value so far); raises to abandon a hopeless trial."""
+"""Called by an objective with (step, value so far); raises to prune a hopeless trial."""
 Objective = Callable[[Mapping[str, Setting], Report], "float | Outcome"]
 
 STARTUP, WARMUP = 5, 3
-"""Whole trials before any is abandoned, and steps before a trial can be unless the caller names others."""
+"""Complete trials before any is pruned, and steps before a trial can be pruned unless the caller sets others."""
 COUNT = Range(1, 1_000_000, integer=True)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An objective's value, and settings that came out of the trial itself, such as the best number of epochs."""
+    """An objective's value, and settings determined by the trial itself, such as the best number of epochs."""
 
     value: float
     found: Mapping[str, Setting] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting and what became of it."""
+    """One setting and its outcome."""
 
     point: int
     """Its place in the sequence of settings."""
@@ -81,7 +81,7 @@ def search(
 
     With `storage` (a file, or a folder that will hold `studies.db`) every finished trial is kept; the same call later,
     from one process at a time, does only what is missing. `identity` are facts that must agree with those stored. With
-    `prune`, a trial that is worse than the median of finished ones after more than `warmup` reports is abandoned.
+    `prune`, a trial that is worse than the median of finished ones after more than `warmup` reports is pruned.
     """
     check_number("trials", trials, COUNT)
     study = _open(name, storage, warmup, {"seed": seed, "space": [d.as_json() for d in space], **(identity or {})})
@@ -121,7 +121,7 @@ def _open(name: str, storage: str | Path | None, warmup: int, identity: Mapping[
         storage=url,
         study_name=name,
         direction="maximize",
-        sampler=optuna.samplers.RandomSampler(),  # never asked: every trial is enqueued with its settings
+        sampler=optuna.samplers.RandomSampler(),  # never used: every trial is enqueued with its settings
         pruner=pruner,
         load_if_exists=url is not None,
     )
@@ -140,7 +140,7 @@ def _open(name: str, storage: str | Path | None, warmup: int, identity: Mapping[
 def _kept(study: Any) -> list[Any]:
     """The trials that count: finished ones, and one whose turn has come but that has not begun.
 
-    A trial that a killed process left running is told to have failed; its failure has no reason, and it is run again.
+    A trial that a killed process left running is marked as failed without a reason, and is run again.
     """
     for trial in study.get_trials(deepcopy=False):
         if trial.state.name == "RUNNING":
@@ -182,14 +182,14 @@ def _run(study: Any, trial: Any, objective: Objective, prune: bool) -> None:
 def _distributions(space: Space) -> dict[str, Any]:
     kinds = _optuna().distributions
 
-    def of(dial: Any) -> Any:
-        if dial.choices:
-            return kinds.CategoricalDistribution(dial.choices)
-        if dial.integer:
-            return kinds.IntDistribution(int(dial.low), int(dial.high), log=dial.log)
-        return kinds.FloatDistribution(dial.low, dial.high, log=dial.log)
+    def of(dimension: Any) -> Any:
+        if dimension.choices:
+            return kinds.CategoricalDistribution(dimension.choices)
+        if dimension.integer:
+            return kinds.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+        return kinds.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
-    return {dial.name: of(dial) for dial in space}
+    return {dimension.name: of(dimension) for dimension in space}
 
 
 def _best_text(study: Any) -> str:
@@ -212,6 +212,6 @@ def _tuned(name: str, study: Any, trials: int) -> Tuned:
     found = sorted((t for t in found if t.point < trials), key=lambda t: t.point)
     complete = [t for t in found if t.state == "complete" and t.value is not None]
     if not complete:
-        raise OffPolicyError(f"None of {trials} trials of {name!r} came to an end. The first: {found[0].reason}")
+        raise OffPolicyError(f"None of {trials} trials of {name!r} finished. The first: {found[0].reason}")
     best = max(complete, key=lambda t: (t.value or 0.0, -t.point))
     return Tuned(name, best.settings, float(best.value or 0.0), tuple(found))

@@ -29,15 +29,15 @@ from offpolicy.tuning.study import Outcome, Report, Tuned, search
 from offpolicy.uncertainty import row_uncertainty
 
 Score = Callable[[Any], float]
-"""The number of a policy; larger is better."""
+"""The score of a policy; larger is better."""
 
 
 @dataclass(frozen=True)
 class HeldOutValue:
     """The self-normalised estimate of a policy's value on rows it was not learned from, or its lower bound.
 
-    Unlike the monitor of `learn_policy`, which weighs as the method does, this judge knows nothing of methods: caps and
-    λ cannot improve their score by changing the estimate.
+    Unlike the monitor of `learn_policy`, which weighs as the method does, this score is the same for all methods: caps
+    and λ cannot improve it by changing the estimate.
     """
 
     log: LoggedData
@@ -55,7 +55,7 @@ class HeldOutValue:
 
 @dataclass(frozen=True)
 class Problem:
-    """What every trial of a study learns from and is judged by."""
+    """What every trial of a study learns from and is scored by."""
 
     log: LoggedData
     score: Score
@@ -83,10 +83,10 @@ class Problem:
         if validation is None:
             shares = (1 - config.held_out, config.held_out)
             (rows, train), (_, valid) = log.divide(shares, seed=config.seed)
-        judged = isinstance(valid, LoggedData)
+        on_log = isinstance(valid, LoggedData)
         logging: Any = logging_policy
         if (
-            isinstance(logging, str) or (logging is None and (judged or method.needs_logging_policy))
+            isinstance(logging, str) or (logging is None and (on_log or method.needs_logging_policy))
         ) and config.schedule == "pretrained":
             logging = fit_logging_policy(train, logging or config.scorer, seed=config.seed)
         u = uncertainty
@@ -98,8 +98,10 @@ class Problem:
         q = reward_model
         if method.uses_reward_model and q is None:
             q = fit_reward_model(train, config.scorer, config=RewardFitConfig(seed=config.seed, show_progress=False))
-        if judged:
-            score: Score = HeldOutValue(valid, logged_log_prob(_judging(logging, train), valid), _metric(metric))
+        if on_log:
+            score: Score = HeldOutValue(
+                valid, logged_log_prob(_scoring_logging_policy(logging, train), valid), _metric(metric)
+            )
         else:
             monitor = monitor_of(valid, metric)
             assert monitor is not None
@@ -130,8 +132,8 @@ def _metric(metric: str | None) -> str:
     return held_out_metric(metric or "lower_bound")
 
 
-def _judging(logging: Any, train: LoggedData) -> Any:
-    """β̂ to judge by: with alternation the policy's own β̂ moves, so the judge has one of its own."""
+def _scoring_logging_policy(logging: Any, train: LoggedData) -> Any:
+    """β̂ to score with: under alternation the policy's own β̂ changes, so scoring uses a separate one."""
     return logging if logging is not None else fit_logging_policy(train, "linear")
 
 
@@ -155,12 +157,12 @@ def tune(
     Each trial learns on the log and is scored every epoch, early stopping included: by `validation` (a function of the
     policy, candidate lists, (contexts, positives), or another log), else by the self-normalised value of a held-out
     share (`config.held_out`) of the log, `metric` "lower_bound" (default) or "value". Trials whose scores stay below
-    the median of earlier ones are abandoned unless `prune=False`. `given` are `logging_policy`, `uncertainty` and
+    the median of earlier ones are pruned unless `prune=False`. `given` are `logging_policy`, `uncertainty` and
     `reward_model`, as for `learn_policy`.
     """
     row = find_method(method)
     config = dataclasses.replace(config or LearnerConfig(held_out=0.2), show_progress=False)
-    dials = search_space(row, space, n_actions=log.n_actions) if isinstance(space, str) else space
+    dimensions = search_space(row, space, n_actions=log.n_actions) if isinstance(space, str) else space
     problem = Problem.of(log, row, config, validation, metric, **given)
     fixed = {name: value for name, value in config.as_json().items() if name not in ("show_progress", "tensorboard")}
     identity = {"method": row.name, "data": log.fingerprint, "config": fixed, "metric": metric or ""}
@@ -170,7 +172,7 @@ def tune(
 
     return search(
         objective,
-        dials,
+        dimensions,
         name=row.name,
         trials=trials,
         seed=seed,

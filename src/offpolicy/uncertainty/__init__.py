@@ -3,7 +3,7 @@
 | form | matrix | accumulator |
 |---|---|---|
 | shared | one, of the last layer's features g(x, a) | `SharedMatrix` |
-| per action | one an action, of the contexts it was logged in | `PerActionMatrices` |
+| per action | one per action, of the contexts it was logged in | `PerActionMatrices` |
 | centred Gauss–Newton | Fisher information of the softmax: U is the standard deviation of log β̂ | `LastLayerGaussNewton`, `LinearGaussNewton`, `BlockGaussNewton` |
 
 Shards may be merged in any order; the ridge κ enters once, at `finish`. Everything is float64, by Cholesky factors.

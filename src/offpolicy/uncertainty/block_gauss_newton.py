@@ -29,12 +29,12 @@ class BlockGaussNewton:
         log_prob: Tensor,
         weight: Tensor | None = None,
     ) -> None:
-        """Take in rows (n,) that point at contexts (G, d) and actions, with log β̂(a|x) and weights; 1 unless given."""
+        """Add rows (n,) that point at contexts (G, d) and actions, with log β̂(a|x) and weights; 1 unless given."""
         other = not_taken(log_prob, len(row_context))
         self._matrices.add(states, row_context, row_action, other if weight is None else other * weight)
 
     def merge(self, other: Self) -> None:
-        """Take in everything another one has seen."""
+        """Add everything another one has seen."""
         self._matrices.merge(other._matrices)
 
     def finish(self, ridge: float | None = None) -> "BlockUncertainty":

@@ -1,7 +1,7 @@
 """γ from the data: how many U make [β̂e^{−γU}, β̂e^{γU}] cover β* at the nominal rate, when β* is never seen.
 
 Three ways. `bootstrap` (the default) draws logs from β̂ and refits: the least noisy where the model fits, but blind to
-misspecification, since β̂ is the truth of its worlds. `held_out` judges fits of half the log by the other half: noisier,
+misspecification, since β̂ is the truth of its worlds. `held_out` tests fits of half the log on the other half: noisier,
 but it also sees such misspecification as squares of features describe. `binned` compares, in bins of (β̂, U), how often
 actions were taken with how often β̂ said: a check against gross miscalibration rather than a calibration, since errors
 that cancel within a bin, as most estimation error does, leave no trace, and its γ is then far too small.
@@ -37,7 +37,7 @@ MOST_PAIRS = 400_000
 
 @dataclass(frozen=True)
 class Calibration:
-    """A γ and what it promises."""
+    """A γ and its coverage."""
 
     gamma: float
     level: float
@@ -102,7 +102,7 @@ def bootstrap_errors(logging_policy: LoggingPolicy, draws: int = 10, seed: int =
 
 
 def redraw_actions(log: LoggedData, logging_policy: LoggingPolicy, random: torch.Generator) -> LoggedData:
-    """The same contexts with actions drawn anew from β̂; rewards, which no likelihood needs, are zero."""
+    """The same contexts with actions redrawn from β̂; rewards, which the likelihood does not need, are zero."""
     action = torch.empty(log.n_rows, dtype=torch.int64)
     for tile in log.batches():
         mass = logging_policy.log_probs(log.contexts.take(tile.contexts)).double().exp().cumsum(1)
@@ -155,23 +155,23 @@ def _held_out_pairs(logging_policy: LoggingPolicy, form: Form, fold: int) -> tup
     """
     log, row_fold = logging_policy.log, logging_policy.row_fold
     if row_fold is None:
-        model, data, judged = logging_policy.whole, log, log
+        model, data, held_out = logging_policy.whole, log, log
     else:
-        model, data, judged = logging_policy.folds[fold], log.take(row_fold != fold), log.take(row_fold == fold)
+        model, data, held_out = logging_policy.folds[fold], log.take(row_fold != fold), log.take(row_fold == fold)
     most = max(1, MOST_PAIRS // log.n_actions)
-    if judged.n_contexts > most:
-        judged = judged.take(judged.context_index < most)  # contexts are numbered without regard to their rows
-    contexts, actions = judged.n_contexts, judged.n_actions
+    if held_out.n_contexts > most:
+        held_out = held_out.take(held_out.context_index < most)  # contexts are numbered without regard to their rows
+    contexts, actions = held_out.n_contexts, held_out.n_actions
     pairs = LoggedData(
-        contexts=judged.contexts,
+        contexts=held_out.contexts,
         context_index=np.repeat(np.arange(contexts, dtype=np.int32), actions),
         action=np.tile(np.arange(actions, dtype=np.int32), contexts),
         reward=np.zeros(contexts * actions),
-        actions=judged.actions,
+        actions=held_out.actions,
     )
-    cell = torch.from_numpy(judged.context_index.astype(np.int64) * actions + judged.action)
+    cell = torch.from_numpy(held_out.context_index.astype(np.int64) * actions + held_out.action)
     taken = torch.bincount(cell, minlength=contexts * actions).double()
-    rows_of = torch.from_numpy(np.bincount(judged.context_index, minlength=contexts)).double()
+    rows_of = torch.from_numpy(np.bincount(held_out.context_index, minlength=contexts)).double()
     expected = rows_of.repeat_interleave(actions) * logged_log_prob(model.policy, pairs).exp()
     return expected, uncertainty_of(model, data, pairs, form), taken
 
@@ -183,5 +183,5 @@ def _ranked(values: np.ndarray, bins: int) -> np.ndarray:
 
 
 def covered(uncertainty: Tensor, gamma: float, log_error: Tensor) -> float:
-    """Share of rows whose true log β* lies within γU; for worlds whose β* is known."""
+    """Share of rows whose true log β* lies within γU; for simulations whose β* is known."""
     return float((log_error.abs() <= gamma * uncertainty + math.ulp(1.0)).double().mean())

@@ -12,7 +12,7 @@ from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.errors import ParameterError
 
 Normalisation = Literal["raw", "official"]
-"""raw: features as they are, κ = 1 unless told. official: unit features and κ = d, as the released code computes."""
+"""raw: features as they are, κ = 1 unless given. official: unit features and κ = d, as the released code computes."""
 
 FIRST_JITTER, LAST_JITTER = 1e-10, 1e-4
 """What is added to the diagonal of a matrix that has no Cholesky factor, as shares of its mean diagonal."""
@@ -124,12 +124,12 @@ def check_features(name: str, features: Tensor, d: int) -> Tensor:
         )
     if not bool(features.isfinite().all()):
         row = int((~features.isfinite()).any(1).nonzero()[0])
-        raise ParameterError(f"{name} must be finite, but row {row} holds {features[row].tolist()[:8]}. Mend that row.")
+        raise ParameterError(f"{name} must be finite, but row {row} holds {features[row].tolist()[:8]}. Fix that row.")
     return features.detach().cpu()
 
 
 def check_weights(name: str, weight: Tensor | None, n: int) -> Tensor:
-    """One non-negative finite float64 a row; ones if nobody gave any."""
+    """One non-negative finite float64 per row; ones if not given."""
     if weight is None:
         return torch.ones(n, dtype=torch.float64)
     if weight.shape != (n,):
@@ -144,7 +144,7 @@ def check_weights(name: str, weight: Tensor | None, n: int) -> Tensor:
 def check_index(name: str, index: Tensor, size: int) -> Tensor:
     """Positions 0..size−1 as int64."""
     if index.ndim != 1 or index.is_floating_point():
-        raise ParameterError(f"{name} must be one integer a row, but it is {tuple(index.shape)} of {index.dtype}.")
+        raise ParameterError(f"{name} must be one integer per row, but it is {tuple(index.shape)} of {index.dtype}.")
     index = index.cpu().long()
     if len(index) and not (int(index.min()) >= 0 and int(index.max()) < size):
         bad = int(index.min()) if int(index.min()) < 0 else int(index.max())

@@ -1,10 +1,10 @@
 """Centred Gauss–Newton: H = κI + Σ_x n_x Σ_a β̂(a|x)(g_a − ḡ)(g_a − ḡ)ᵀ, ḡ = Σ_a β̂ g_a; U² = (g_a − ḡ)ᵀH⁻¹(g_a − ḡ).
 
 This is the Laplace variance of log β̂ itself, the same for f(x, a) and f(x, a) + c(x). Two last layers: one vector
-shared by all actions over g(x, a) = state ∗ embedding_a (d×d), and one vector an action over the state (dK×dK).
+shared by all actions over g(x, a) = state ∗ embedding_a (d×d), and one vector per action over the state (dK×dK).
 
 No row is left out of H here. A context's curvature holds its number of rows and all its actions, not the one that
-was logged, so a row does not vouch for its own action; without it only n_x falls by one.
+was logged, so a row does not add information about its own action; without it only n_x falls by one.
 """
 
 from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ class LastLayerGaussNewton:
         samples: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Take in contexts (G, d) with n_x rows each; all actions (K, d), or so many drawn from β̂ a context.
+        """Add contexts (G, d) with n_x rows each; all actions (K, d), or so many drawn from β̂ a context.
 
         Exact: G·K·d² multiplications. Sampled: G·K·d for ḡ, which stays exact, so the estimate of H is unbiased.
         """
@@ -121,7 +121,7 @@ class LastLayerGaussNewton:
                 self._matrix[i, j] += entries
 
     def merge(self, other: Self) -> None:
-        """Take in all contexts of another one."""
+        """Add all contexts of another one."""
         check_mergeable((self.d,), (other.d,))
         self._matrix += other._matrix
         self.n_rows += other.n_rows
@@ -134,7 +134,7 @@ class LastLayerGaussNewton:
 
 
 def centred(embeddings: Tensor) -> Tensor:
-    """Embeddings in float64 less their mean, which g − ḡ does not feel: it only spares digits."""
+    """Embeddings in float64 less their mean, which does not change g − ḡ but saves precision."""
     embeddings = embeddings.double()
     return embeddings - embeddings.mean(0)
 
@@ -182,7 +182,7 @@ class LinearGaussNewton:
         self._matrix = torch.zeros(n_actions * d, n_actions * d, dtype=torch.float64)
 
     def add(self, states: Tensor, counts: Tensor, log_probs: LogProbs) -> None:
-        """Take in contexts (G, d) with n_x rows each."""
+        """Add contexts (G, d) with n_x rows each."""
         states = check_features("states", states, self.d)
         counts = check_weights("counts", counts, len(states))
         blocks = torch.zeros(self.n_actions, self.d * self.d, dtype=torch.float64)
@@ -197,7 +197,7 @@ class LinearGaussNewton:
         self.n_rows += float(counts.sum())
 
     def merge(self, other: Self) -> None:
-        """Take in all contexts of another one."""
+        """Add all contexts of another one."""
         check_mergeable((self.d, self.n_actions), (other.d, other.n_actions))
         self._matrix += other._matrix
         self.n_rows += other.n_rows

@@ -1,4 +1,4 @@
-"""How large the error of log β̂ really is, told from rows that a model fitted to the others did not see.
+"""How large the error of log β̂ is, measured on rows that a model fitted to the others did not see.
 
 For one action, s = Σ z_n(1{a_n = a} − β̂(a|x_n)) over held-out rows has E[sᵀH⁻¹s] = rank H + Σ wΔ², where
 w = β̂(1 − β̂), H = Σ w z zᵀ and Δ is the error of the action's logit as far as it is linear in z. With z = x, what is
@@ -28,7 +28,7 @@ COUNTED = ("popularity", "counts")
 """Models that know no features."""
 
 COLLINEAR = 1e-9
-"""Directions whose share of H's largest eigenvalue is below this do not exist."""
+"""Directions whose share of H's largest eigenvalue is below this count as zero."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class HeldOutError:
     scale: float
     """Estimation error in units of the per-action U: about 1 where β̂ is well specified."""
     misspecification: float
-    """Root mean square error of logits that more rows of the same model will not mend."""
+    """Root mean square error of logits that more rows would not reduce."""
 
 
 @dataclass
@@ -50,11 +50,11 @@ class _Sums:
 
 
 def held_out_error(logging_policy: LoggingPolicy, splits: int = 5, seed: int = 0) -> HeldOutError:
-    """Fit each half of the contexts, judge it on the other half; so many ways of halving, summed against noise."""
+    """Fit each half of the contexts, test it on the other half; averaged over several splits to reduce noise."""
     log = logging_policy.log
     if logging_policy.model in COUNTED:
         raise ParameterError(
-            f"The held-out method judges models by the features of contexts, which the {logging_policy.model} model "
+            f"The held-out method tests models by the features of contexts, which the {logging_policy.model} model "
             f"does not use. Calibrate it with method='bootstrap'."
         )
     often = np.argsort(-log.action_count, kind="stable")[:MOST_ACTIONS]
@@ -65,7 +65,7 @@ def held_out_error(logging_policy: LoggingPolicy, splits: int = 5, seed: int = 0
             fold = log.folds(2, seed=seed + split)
             for k in range(2):
                 train = log.take(fold != k)
-                _judge(sums, logging_policy.refit(train), train, log.take(fold == k), actions)
+                _add_half(sums, logging_policy.refit(train), train, log.take(fold == k), actions)
                 advance("")
     scale = max(sums.linear, 0.0) / max(sums.expected, 1e-12)
     return HeldOutError(scale**0.5, (max(sums.beyond, 0.0) / max(sums.mass, 1e-12)) ** 0.5)
@@ -81,13 +81,13 @@ def held_out_errors(logging_policy: LoggingPolicy, draws: int = 10, seed: int = 
     return torch.randn(draws, len(deviation), generator=random, dtype=torch.float64).abs() * deviation
 
 
-def _judge(sums: _Sums, model: FittedModel, train: LoggedData, judged: LoggedData, actions: Tensor) -> None:
+def _add_half(sums: _Sums, model: FittedModel, train: LoggedData, held_out: LoggedData, actions: Tensor) -> None:
     state = state_function(model.softmax, train, intercept=True)
-    x_train, x = state(train).double(), state(judged).double()
+    x_train, x = state(train).double(), state(held_out).double()
     centred = x - x.mean(0)
     z = torch.cat([x, centred.square()], 1)
-    rows_of = torch.from_numpy(np.bincount(judged.context_index, minlength=judged.n_contexts)).double()
-    prob, taken = _all_of(model, judged, actions)
+    rows_of = torch.from_numpy(np.bincount(held_out.context_index, minlength=held_out.n_contexts)).double()
+    prob, taken = _all_of(model, held_out, actions)
     for place, action in enumerate(actions.tolist()):
         own = torch.from_numpy(train.context_index[train.action == action].astype(np.int64))
         if len(own) == 0:

@@ -1,4 +1,4 @@
-"""One matrix an action: M_a = κI + Σ x xᵀ over the rows that logged it, U(x, a) = √(xᵀM_a⁻¹x).
+"""One matrix per action: M_a = κI + Σ x xᵀ over the rows that logged it, U(x, a) = √(xᵀM_a⁻¹x).
 
 Contexts are given once, rows point at them. An action seen in fewer than d distinct pairs keeps these, and its U
 comes from their n×n Gram matrix; others keep the lower triangle of a d×d sum. An unseen action keeps nothing: its U
@@ -28,7 +28,7 @@ from offpolicy.uncertainty.factor import (
 from offpolicy.uncertainty.ragged import batches, padded, runs_of
 
 WAITING = 1 << 18
-"""Pairs that may wait before they are sorted into rows and triangles."""
+"""Pairs that may be pending before they are sorted into rows and triangles."""
 
 
 class Pairs(NamedTuple):
@@ -111,7 +111,7 @@ def scaled_rows(pairs: Pairs, start: Tensor, length: Tensor, width: int, normali
 
 
 class PerActionMatrices:
-    """What the rows seen so far say about each action. Memory is at most about a d×d triangle an action seen."""
+    """What the rows seen so far say about each action. Memory is at most about a d×d triangle per action seen."""
 
     def __init__(self, d: int, n_actions: int, normalisation: Normalisation = "raw") -> None:
         """Start with no rows over contexts of d features."""
@@ -128,7 +128,7 @@ class PerActionMatrices:
         self._waiting: list[Pairs] = []
 
     def add(self, states: Tensor, row_context: Tensor, row_action: Tensor, weight: Tensor | None = None) -> None:
-        """Take in rows (n,) that point at contexts (G, d) and actions, each with a weight; 1 unless given."""
+        """Add rows (n,) that point at contexts (G, d) and actions, each with a weight; 1 unless given."""
         states = check_features("states", states, self.d)
         row_context, row_action = check_rows(row_context, row_action, len(states), self.n_actions)
         weight = check_weights("weight", weight, len(row_context))
@@ -138,24 +138,24 @@ class PerActionMatrices:
         self.n_rows += len(row_context)
         self.n_zero += int((states == 0).all(1)[row_context].sum())
         if sum(len(part.context) for part in self._waiting) > max(WAITING, len(self._kept.context)):
-            self._settle()
+            self._sort_pending()
 
     def merge(self, other: Self) -> None:
-        """Take in everything another one has seen."""
+        """Add everything another one has seen."""
         check_mergeable((self.d, self.n_actions, self.normalisation), (other.d, other.n_actions, other.normalisation))
         self._waiting += [other._kept, *other._waiting]
-        self._settle(other._sums)
+        self._sort_pending(other._sums)
         self.n_rows += other.n_rows
         self.n_zero += other.n_zero
 
     def finish(self, ridge: float | None = None) -> "PerActionUncertainty":
         """U over all rows seen. The ridge κ is 1, or d in the official form, unless given."""
         kappa = ridge_of(ridge, self.normalisation, self.d)
-        self._settle()
+        self._sort_pending()
         return PerActionUncertainty(self._kept, self._sums, self.n_actions, kappa, self.normalisation)
 
-    def _settle(self, more: Triangles | None = None) -> None:
-        """Sort waiting pairs in: those of actions seen d times or more into triangles, others among the kept."""
+    def _sort_pending(self, more: Triangles | None = None) -> None:
+        """Sort pending pairs: those of actions seen d times or more into triangles, others among the kept."""
         if more is not None and len(more.action):
             self._sums = added(self._sums, more)
         elif not self._waiting:

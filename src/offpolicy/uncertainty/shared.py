@@ -35,7 +35,7 @@ class SharedMatrix:
         self._matrix = torch.zeros(d, d, dtype=torch.float64)
 
     def add(self, features: Tensor, weight: Tensor | None = None) -> None:
-        """Take in rows (n, d), each with a weight (a count of equal rows, say); 1 unless given."""
+        """Add rows (n, d), each with a weight (a count of equal rows, say); 1 unless given."""
         features = check_features("features", features, self.d)
         weight = check_weights("weight", weight, len(features))
         size = max(1, CHUNK_BYTES // (8 * max(1, self.d)))
@@ -46,7 +46,7 @@ class SharedMatrix:
         self.n_rows += len(features)
 
     def merge(self, other: Self) -> None:
-        """Take in all rows of another matrix."""
+        """Add all rows of another matrix."""
         check_mergeable((self.d, self.normalisation), (other.d, other.normalisation))
         self._matrix += other._matrix
         self.n_rows += other.n_rows

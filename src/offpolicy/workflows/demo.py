@@ -62,7 +62,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Propensities:
-    """How good β̂ and its bands are, judged by what only the demo knows."""
+    """How good β̂ and its bands are, measured against the demo's ground truth."""
 
     quality: Quality
     true_log_likelihood: float
@@ -79,11 +79,11 @@ class Learned:
 
     label: str
     truth: float
-    """What it is worth, known to the demo alone."""
+    """Its true value, known only to the demo."""
     found: PolicyResult
-    """What was found of it."""
+    """Its evaluation."""
     improvement: float | None
-    """Probability that it beats logging, told from the log."""
+    """Probability that it beats logging, estimated from the log."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +96,17 @@ class DemoResult:
     logging: float
     estimates: list[Estimate]
     learned: list[Learned]
-    judged: Path
+    evaluated: Path
     """Folder of the evaluation, ready for a report."""
     commands: tuple[str, ...]
-    """What a user would have typed."""
+    """The same steps as commands."""
     notes: tuple[str, ...] = NOTES
 
 
 def run_demo(folder: str | Path, seed: int = 0, n_contexts: int = 5_000, n_actions: int = 50) -> DemoResult:
-    """Draw a world, write its log to a file without propensities, and go the user's way; then compare with the truth.
+    """Draw a world, write its log without propensities, run the user's commands on it, and compare with the truth.
 
-    Into the folder: `impressions.parquet`, `columns.toml`, `learned` and `judged`.
+    Into the folder: `impressions.parquet`, `columns.toml`, `learned` and `evaluated`.
     """
     world = LinearSoftmaxWorld.draw(seed, n_actions=n_actions)
     log = world.log(seed, n_contexts, rows_per_context=2)
@@ -125,12 +125,12 @@ def run_demo(folder: str | Path, seed: int = 0, n_contexts: int = 5_000, n_actio
     known = _estimates(log, target, world.logging_policy, (none, none), rewards, calibration.gamma)
     return DemoResult(
         inspected=inspected,
-        propensities=_judged(logging_policy, log, uncertainty, calibration, seed),
+        propensities=_propensity_quality(logging_policy, log, uncertainty, calibration, seed),
         truth=world.value(target, log.contexts),
         logging=world.value(world.logging_policy, log.contexts),
         estimates=[Estimate(name, *fitted[name], known[name][0]) for name in ESTIMATORS],
         learned=learned,
-        judged=path.folder / "judged",
+        evaluated=path.folder / "evaluated",
         commands=path.commands,
     )
 
@@ -165,18 +165,18 @@ class DemoPath:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The way of the demo as one would type it."""
+        """The demo's commands as one would type them."""
         log = f"{self.spec.source} --config {self.folder / 'columns.toml'}"
         methods = " ".join(f"--method {name}" for name in LEARNERS)
         chosen = " ".join(f"--set {name}={value}" for name, value in LEARNING.items())
-        out, judged = self.folder / "learned", self.folder / "judged"
+        out, evaluated = self.folder / "learned", self.folder / "evaluated"
         policies = " ".join(f"--policy {out / 'policies' / name}" for name in LEARNERS)
         seed = f"--seed {self.seed}"
         return (
             f"offpolicy inspect {log} {seed}",
             f"offpolicy learn {log} {methods} --held-out {SHARE} {chosen} {seed} --out {out}",
-            f"offpolicy evaluate {log} {policies} --compare uniform {seed} --out {judged}",
-            f"offpolicy report {judged}",
+            f"offpolicy evaluate {log} {policies} --compare uniform {seed} --out {evaluated}",
+            f"offpolicy report {evaluated}",
         )
 
     def learned(self, world: LinearSoftmaxWorld) -> list[Learned]:
@@ -187,7 +187,9 @@ class DemoPath:
         run_learn(self.spec, LEARNERS, out, options, held_out=SHARE, settings=LEARNING)
         folders = {name: str(out / "policies" / name) for name in LEARNERS}
         options = RunOptions(self.seed, command=self.commands[2], config=self.spec.to_json())
-        run = run_evaluate(self.spec, folders, options, compare_with={"uniform": "uniform"}, out=self.folder / "judged")
+        run = run_evaluate(
+            self.spec, folders, options, compare_with={"uniform": "uniform"}, out=self.folder / "evaluated"
+        )
         evaluation = run.results.evaluation
         assert evaluation is not None
         against = evaluation.against()
@@ -250,7 +252,7 @@ def _estimates(
     return found
 
 
-def _judged(
+def _propensity_quality(
     logging_policy: LoggingPolicy, log: LoggedData, uncertainty: Tensor, calibration: Calibration, seed: int
 ) -> Propensities:
     _, held_out = log.split((1 - HELD_OUT, HELD_OUT), seed=seed)  # the rows the fit held out, with their propensities

@@ -1,4 +1,4 @@
-"""`offpolicy evaluate`: read a log, take up what is known of it, evaluate policies on rows they have not seen."""
+"""`offpolicy evaluate`: read a log, reuse saved nuisances, evaluate policies on rows they have not seen."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,8 @@ def run_evaluate(
 ) -> Finished:
     """Evaluate policies (folders, columns of the log, or "uniform"), each named, on a log file.
 
-    Rows that any of the saved policies was learned from are left out, and what their runs know of the others is used.
+    Rows that any of the saved policies was learned from are left out; β̂, U and q̂ that their runs saved for the other
+    rows are reused.
     """
     clock = Clock()
     references = dict(compare_with or {})
@@ -32,7 +33,7 @@ def run_evaluate(
     asked = {**policies, **references}
     saved = {name: load_policy(policy_folder(what)) for name, what in asked.items() if is_folder(what)}
     named = spec.propensity is not None
-    spec = resolve(as_policies_say(spec, list(saved.values())))
+    spec = resolve(filled_from_policies(spec, list(saved.values())))
     log = spec.read()
     rules = {name: Holdout.from_json((one.metadata.model_extra or {}).get("held_out")) for name, one in saved.items()}
     part, rows, notes = unseen_part(log, {name: rule for name, rule in rules.items() if rule is not None})
@@ -65,7 +66,7 @@ def run_evaluate(
 
 
 def fit_note(evaluator: Evaluator) -> tuple[str, ...]:
-    """What a reader should know of the fit of β̂."""
+    """A warning where the fit of β̂ did not converge."""
     note = evaluator.evaluation.logging.note
     return (note,) if note else ()
 
@@ -88,14 +89,14 @@ def is_folder(what: str) -> bool:
 
 
 def unused_propensities(spec: LogSpec, model: str) -> tuple[str, ...]:
-    """A word on recorded propensities that are estimated all the same."""
+    """A note where recorded propensities are not used."""
     if spec.propensity is None or model == "recorded":
         return ()
     return (f"The propensities in {spec.propensity} are not used; name them with --propensity to use them.",)
 
 
-def as_policies_say(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec:
-    """What the user left open, as the saved policies were learned: columns, kinds, range and actions."""
+def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec:
+    """What the user left out, taken from the saved policies: columns, kinds, range and actions."""
     for policy in saved:
         roles = (policy.metadata.model_extra or {}).get("roles")
         known: dict[str, Any] = roles if isinstance(roles, dict) else {}

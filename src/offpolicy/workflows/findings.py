@@ -53,7 +53,7 @@ def _log10(weight: Tensor) -> npt.NDArray[np.float64]:
 
 
 def risky_actions(evaluator: Evaluator) -> list[RiskyAction]:
-    """The actions on which the best estimate hangs although β̂ is unsure of them: largest share of weight times U."""
+    """The actions the best estimate depends on although β̂ is uncertain: largest share of weight times U."""
     log, rows = evaluator.log, evaluator.rows[evaluator.evaluation.best]
     if evaluator.uncertainty is None:
         return []

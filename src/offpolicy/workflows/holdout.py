@@ -1,4 +1,4 @@
-"""Which rows a policy was learned from, told from the rows themselves, in any later version of the log.
+"""Which rows a policy was learned from, recognised by their content in any later version of the log.
 
 A split is a function of the unit's id (or the context's content) and a seed. A saved policy records that rule and a
 sketch of its log: the rows with the smallest hashes. Where a log holds rows of the sketch it is taken for a version of

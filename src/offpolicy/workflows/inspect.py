@@ -1,4 +1,4 @@
-"""What a log holds and whether it can teach anything, before any policy is in sight."""
+"""What a log holds and whether it can answer questions at all, before there is any policy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -86,7 +86,7 @@ def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
         )
     if facts["never_logged"]:
         said.append(
-            f"{int((log.action_count == 0).sum())} actions were never logged: no estimate speaks about them. Leave "
+            f"{int((log.action_count == 0).sum())} actions were never logged: no estimate covers them. Leave "
             "them out, or explore them."
         )
     if facts["rare_actions"] > 0.2 * log.n_actions:

@@ -48,11 +48,11 @@ def run_learn(
     model = options.model(spec, named)
     known, taken = nuisances_of(train, model, options.seed, [folder])
     learned = _learned(known, names, folder, options.seed, settings or {})
-    judge, judge_taken = nuisances_of(held, model, options.seed, [folder])
+    held_out_nuisances, held_out_notes = nuisances_of(held, model, options.seed, [folder])
     targets = {name: one.policy for name, one in learned.items()}
-    evaluator = Evaluator(judge, targets, options=Options(level=options.level, seed=options.seed))
+    evaluator = Evaluator(held_out_nuisances, targets, options=Options(level=options.level, seed=options.seed))
     best = evaluator.evaluation.best
-    judge.save(folder)
+    held_out_nuisances.save(folder)
     models = evaluator.propensity_models() if options.propensity_models else []
     about = {"roles": spec.to_json(), "held_out": rule.to_json()}
     for name, one in learned.items():
@@ -60,7 +60,7 @@ def run_learn(
             _save(one, log, folder / "policies" / name, about)
     policy = _save(learned[best], log, folder / "policy", about)
     said = (
-        *(*spec.notes, *kind_notes(spec, log), *unused_propensities(spec, model), *taken, *judge_taken),
+        *(*spec.notes, *kind_notes(spec, log), *unused_propensities(spec, model), *taken, *held_out_notes),
         *(_divided(rule, log, train, held), *fit_note(evaluator)),
     )
     history = {name: one.history for name, one in learned.items()}
@@ -78,10 +78,10 @@ def _divided(rule: Holdout, log: LoggedData, train: LoggedData, held: LoggedData
 def _learned(
     known: Nuisances, names: Sequence[str], folder: Path, seed: int, settings: Mapping[str, Any]
 ) -> dict[str, LearnedPolicy]:
-    """One policy a method; β̂ is fitted once for all of them, on the rows they learn from, and kept."""
+    """One policy per method; β̂ is fitted once for all of them, on the rows they learn from, and saved."""
     alternates = settings.get("schedule") == "alternate"
     if any(find_method(name).needs_logging_policy for name in names) and not alternates:
-        _ = known.logging_policy  # kept before the first epoch, so that a killed run does not fit it again
+        _ = known.logging_policy  # saved before the first epoch, so that a killed run does not fit it again
         known.save(folder)
     own = {"seed": seed, **settings}
     return {

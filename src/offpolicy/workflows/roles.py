@@ -1,4 +1,4 @@
-"""Which column of a log file plays which role: what the user said, and the rest inferred from names and said aloud."""
+"""Which column of a log file plays which role: as the user says, the rest inferred from names and reported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "timestamp": ("timestamp", "time", "ts", "datetime", "date", "event_time"),
 }
-"""Names that tell a role, the most telling first; compared without regard to case."""
+"""Column names that imply a role, the most specific first; case is ignored."""
 ROW_NUMBERS = ("", "index", "unnamed: 0", "__index_level_0__", "row", "row_id", "event_id", "eventid", "impression_id")
 """Columns that number rows and say nothing about a context."""
 
@@ -106,7 +106,7 @@ def resolve(spec: LogSpec) -> LogSpec:
     for role in ("action", "reward"):
         if given[role] is None:
             raise LogError(
-                f"{path} has no column whose name tells that it is the {role}. Name it with --{role}; the columns are: "
+                f"{path} has no column whose name suggests the {role}. Name it with --{role}; the columns are: "
                 f"{listed(names)}."
             )
     context = spec.context
@@ -115,7 +115,7 @@ def resolve(spec: LogSpec) -> LogSpec:
         left_out = [repr(name) for name in names if name not in taken and name.lower() in ROW_NUMBERS]
         notes.append(f"context: {', '.join(context)} (every other column)")
         if left_out:
-            notes.append(f"left out: {', '.join(left_out)} (a number of the row)")
+            notes.append(f"left out: {', '.join(left_out)} (a row number)")
     if not context:
         raise LogError(f"{path} has no column left for the context, which is what a policy decides by. Add one.")
     resolved = replace(spec, context=context, **given)
@@ -159,12 +159,12 @@ def probability_column(spec: LogSpec, column: str) -> pl.Series:
     if bad.any():
         row = bad.arg_max() or 0
         rule = "must hold probabilities in [0, 1]"
-        raise table.origin.bad_value(column, row, values[row], rule, "Mend the value or drop the row.")
+        raise table.origin.bad_value(column, row, values[row], rule, "Fix the value or drop the row.")
     return values
 
 
 def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
-    """A word on columns of integers, which are taken for names of things where nobody said otherwise."""
+    """A note on integer columns, which are read as ids unless declared otherwise."""
     taken = [
         name
         for name, column in log.contexts.items()
@@ -173,7 +173,7 @@ def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
     if not taken:
         return ()
     return (
-        f"categorical: {', '.join(taken)} (integers, taken for names; --kind {taken[0]}=numeric if they are amounts)",
+        f"categorical: {', '.join(taken)} (integers, read as ids; --kind {taken[0]}=numeric if they are quantities)",
     )
 
 

@@ -1,4 +1,4 @@
-"""What every command shares: its options, its folder, when it began, and which nuisances it takes up."""
+"""What every command shares: its options, its folder, when it began, and which saved nuisances it reuses."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ REFUSED = "run an experiment"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What every run may be told."""
+    """Options of every run."""
 
     seed: int = 0
     level: float = 0.95
@@ -42,7 +42,7 @@ class RunOptions:
     """Whether files that this command did not write may be replaced."""
 
     def __post_init__(self) -> None:
-        """Refuse what would only fail after hours."""
+        """Check options before any expensive work."""
         check_number("level", self.level, LEVEL)
         if self.logging_model is not None:
             check_choice("logging_model", self.logging_model, MODELS)
@@ -95,7 +95,7 @@ class Clock:
 def check_folder(out: str | Path, command: str, outputs: Iterable[str], force: bool) -> Path:
     """The folder of a run, checked before any work: nothing in it that another command wrote is replaced.
 
-    A folder with the same command's marker is taken again, so that a killed run resumes.
+    A folder with the same command's marker is reused, so that a killed run resumes.
     """
     folder = Path(out).expanduser()
     if folder.exists() and not folder.is_dir():
@@ -141,7 +141,7 @@ def check_output_file(path: str | Path, force: bool, inputs: Iterable[str | Path
 
 
 def nuisances_of(log: LoggedData, model: str, seed: int, folders: Iterable[Path]) -> tuple[Nuisances, tuple[str, ...]]:
-    """β̂, U and q̂ of a log: taken up from a run's folder where they were kept for this very log, else to be fitted."""
+    """β̂, U and q̂ of a log: loaded from a run's folder if saved there for this very log, else fitted when needed."""
     for folder in folders:
         found = Nuisances.load(folder, log, model, seed)
         if found is not None:

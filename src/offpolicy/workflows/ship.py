@@ -1,4 +1,4 @@
-"""What becomes of a policy once it is learned: recommendations for a file of contexts, and ONNX."""
+"""Ship a learned policy: recommendations for a file of contexts, and export to ONNX."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence

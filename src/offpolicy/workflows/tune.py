@@ -22,7 +22,7 @@ def run_tune(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Search hyper-parameters on a log file; with a folder, finished trials are kept: rerun to resume.
 
-    The folder may be that of a learn run with the same seed: β̂ of its training part is then taken up.
+    The folder may be that of a learn run with the same seed: β̂ of its training part is then reused.
     """
     named = spec.propensity is not None
     spec = resolve(spec)

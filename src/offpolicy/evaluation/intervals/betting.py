@@ -28,7 +28,7 @@ BLOCK = 8
 """Clusters between two looks at the capital."""
 
 GRID, ROUNDS = 33, 5
-"""Candidates a round and rounds of refinement: a resolution of 32⁻⁵ of the range of v."""
+"""Candidates per round and rounds of refinement: a resolution of 32⁻⁵ of the range of v."""
 
 STAKE = 0.75
 """Largest share of the capital that one cluster can lose."""

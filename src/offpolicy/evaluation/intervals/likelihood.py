@@ -113,7 +113,7 @@ def linear_ratio(columns: Array, terms: ClusteredTerms) -> tuple[Array, Array]:
 
 
 def extreme_rows(terms: ClusteredTerms, bound: float) -> Array:
-    """(y, z, w − 1) of the most extreme rows that could have been logged, one a line; none where they are not known."""
+    """(y, z, w − 1) of the most extreme rows that could have been logged, one per line; none where unknown."""
     if obstacle(terms, bound) or (terms.has_baseline and not terms.is_plain):
         return np.empty((0, 3))
     residuals, baselines = ((-1.0, 1.0), (0.0, 1.0)) if terms.has_baseline else ((0.0, 1.0), (0.0,))

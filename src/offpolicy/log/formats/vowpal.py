@@ -53,7 +53,7 @@ def vowpal_frame(path: Path, form: VowpalFormat) -> pl.DataFrame:
         stamp = path.stat()
         return _parsed(path, form, stamp.st_mtime_ns, stamp.st_size)
     except (OSError, EOFError, zlib.error) as error:
-        raise LogError(f"{path} cannot be read ({error}). Mend or rewrite the file.") from None
+        raise LogError(f"{path} cannot be read ({error}). Fix or rewrite the file.") from None
 
 
 @lru_cache(maxsize=1)  # the names of the columns and then the columns are asked for
@@ -71,7 +71,7 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig", errors="replace")
 
 
-def _bad(path: Path, line: int, problem: str, remedy: str = "Mend or drop the line.") -> NoReturn:
+def _bad(path: Path, line: int, problem: str, remedy: str = "Fix or drop the line.") -> NoReturn:
     raise LogError(f"{path}: line {line} {problem}. {remedy}")
 
 
@@ -175,7 +175,7 @@ def _described(features: Row) -> str:
 
 
 def _cb_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
-    """One decision a line, or (cb_adf) one a block of lines with a line an action."""
+    """One decision a line, or (cb_adf) one a block of lines with a line per action."""
     block: list[tuple[int, str]] = []
     many: bool | None = None
     for number, text in enumerate([*lines, ""], start=1):

@@ -30,17 +30,17 @@ LOGGING_EPOCHS, SHAPED_EPOCHS = 15, 3
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-Judged = tuple[FeatureTable, ActionSets]
+LabelledContexts = tuple[FeatureTable, ActionSets]
 """Contexts and their positive labels."""
 
 
 @dataclass(frozen=True)
 class DocumentProblem:
-    """One draw of everything: the log, what is estimated from it, and documents to stop and to judge by."""
+    """One draw of everything: the log, what is estimated from it, and documents for early stopping and testing."""
 
     estimates: Estimates
-    validation: Judged
-    test: Judged
+    validation: LabelledContexts
+    test: LabelledContexts
 
     @cached_property
     def rare(self) -> Mask:
@@ -75,7 +75,7 @@ def document_splits(world: str, data: str | None, seed: int) -> OpeSplits:
 
 @lru_cache(maxsize=2)
 def document_problem(world: str, data: str | None, tau: float, seed: int) -> DocumentProblem:
-    """100 actions a training document from softmax(logits/τ), reward 1 where one is a label of the document."""
+    """100 actions per training document from softmax(logits/τ), reward 1 where one is a label of the document."""
     splits = document_splits(world, data, seed)
     log = replace(splits.train, temperature=tau).log(seed, ROWS_PER_CONTEXT)
     log = log.take(np.lexsort((log.action, log.context_index)))  # draws of a context have no order; equal ones meet
@@ -89,7 +89,7 @@ def document_problem(world: str, data: str | None, tau: float, seed: int) -> Doc
         Full(),
         "official" if shaped else "raw",
     )
-    return DocumentProblem(estimates, _judged(splits.validation), _judged(splits.test))
+    return DocumentProblem(estimates, _labelled(splits.validation), _labelled(splits.test))
 
 
 def _label_means(values: Floats, labels: ActionSets) -> Floats:
@@ -97,6 +97,6 @@ def _label_means(values: Floats, labels: ActionSets) -> Floats:
     return np.asarray(np.add.reduceat(values, labels.offsets[:-1]) / labels.sizes)
 
 
-def _judged(world: ExtremeWorld) -> Judged:
+def _labelled(world: ExtremeWorld) -> LabelledContexts:
     owner = np.repeat(np.arange(world.contexts.n_rows), np.diff(world.positive_offsets))
     return world.contexts, ActionSets.from_rows(owner, world.positive_actions, world.contexts.n_rows)

@@ -1,8 +1,8 @@
 """Learning to label documents from a log of drawn labels: the paper's synthetic table, at one temperature.
 
 A document is x = W·words and β*(a|x) = softmax((x·θ + b)/τ), fitted to labels as in the paper. A policy learns from 100
-drawn actions a training document, stops on validation documents, and ranks all labels of test documents. Each seed
-draws the split, the embedding, the log, β̂, U and q̂ anew; with `redraw = "policy"` they stay and only π varies.
+drawn actions per training document, stops on validation documents, and ranks all labels of test documents. Each seed
+redraws the split, the embedding, the log, β̂, U and q̂; with `redraw = "policy"` they stay and only π varies.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ RARE, FREQUENT = "rare labels", "frequent labels"
 """Halves of the test documents, cut at the median of the mean log frequency, in the log, of their labels."""
 LEARNER = LearnerConfig(epochs=8, batch_contexts=128, patience=4, initial_spread=0.01, show_progress=False)
 TRIAL = replace(LEARNER, patience=2)
-"""Trials of a search give up earlier than what is chosen by them: there are many more of them."""
+"""Trials of a search have less patience than final runs: there are many more of them."""
 THOROUGH = replace(LEARNER, epochs=16)
-"""Trials and what is chosen by them alike, where time is no object."""
+"""The patience of trials and final runs alike, where time does not matter."""
 LEARNING_RATES = (2e-3, 2e-2)
 """As the batch size, chosen on validation documents of the tuning seed by CE, BIPS-Cap, Shrinkage, UIPS and IPS-GT:
 with batches of 256 none of them is done after 8 epochs, the last two least; batches of 64 gain less than they cost."""
@@ -62,10 +62,10 @@ class Documents:
     redraw: str = "all"
     """What a seed draws: "all", or "policy" as in the paper."""
     thorough: bool = False
-    """Whether trainings may be twice as long, and no trial of a search is abandoned."""
+    """Whether trainings may be twice as long, and no trial of a search is pruned."""
 
     def __post_init__(self) -> None:
-        """Check what can be told without reading anything."""
+        """Check the fields that need no data."""
         check_choice("redraw", self.redraw, ("all", "policy"))
 
     def labels(self) -> Mapping[str, str]:

@@ -43,7 +43,7 @@ class Estimates:
         return fit_reward_model(self.log, "linear", config=config)
 
     def uncertainty(self, kind: str) -> Tensor:
-        """U, or one that knows less."""
+        """U, or an uninformative one."""
         return uninformed(kind, self.own, self.log, torch_generator(self.seed, "permuted U"))
 
     def given(self, entry: Entry) -> dict[str, Any]:

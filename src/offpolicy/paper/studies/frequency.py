@@ -29,10 +29,10 @@ class Frequency:
     data: str | None = None
     """The folder that holds the data set's."""
     redraw: str = "all"
-    """What a seed draws; there is no policy here, so "policy" draws nothing anew."""
+    """What a seed draws; there is no policy here, so "policy" redraws nothing."""
 
     def __post_init__(self) -> None:
-        """Check what can be told without reading anything."""
+        """Check the fields that need no data."""
         check_choice("dataset", self.dataset, ("documents", *SOURCES))
 
     def labels(self) -> Mapping[str, str]:

@@ -47,7 +47,7 @@ class Jester:
     """What a seed draws: the log; with "policy" it stays, and only fits and cross-fitting vary."""
 
     def __post_init__(self) -> None:
-        """Check what can be told without reading anything."""
+        """Check the fields that need no data."""
         check_choice("target", self.target, TARGETS)
         check_choice("redraw", self.redraw, ("all", "policy"))
 

@@ -1,6 +1,6 @@
 """Learning where the truth is known: linear softmax worlds, each method tuned once on two worlds that no table shows.
 
-Every seed draws world, log, β̂, U and q̂ anew. The settings of a line are those with the best mean, over the tuning
+Every seed redraws world, log, β̂, U and q̂. The settings of a line are those with the best mean, over the tuning
 worlds, of the held-out lower bound; the truth is never used. Its value is the true one on fresh contexts.
 """
 
@@ -42,7 +42,7 @@ class LinearWorlds:
     """What a seed draws: "all", or "policy" for π alone."""
 
     def __post_init__(self) -> None:
-        """Check what can be told without drawing anything."""
+        """Check the fields that need no draw."""
         check_choice("redraw", self.redraw, ("all", "policy"))
 
     def labels(self) -> Mapping[str, str]:
@@ -56,7 +56,8 @@ class LinearWorlds:
 
         def objective(settings: Mapping[str, Setting], report: Report) -> Outcome:
             done = [
-                _judged(line, settings, world, report, number * LEARNER.epochs) for number, world in enumerate(worlds)
+                _validated(line, settings, world, report, number * LEARNER.epochs)
+                for number, world in enumerate(worlds)
             ]
             epochs = round(float(np.mean([each.found["epochs"] for each in done])))
             return Outcome(float(np.mean([each.value for each in done])), {"epochs": epochs})
@@ -70,7 +71,7 @@ class LinearWorlds:
     def validate(self, line: str, settings: Settings, seed: int) -> float:
         """The held-out lower bound on one world."""
         known(line, ENTRIES)
-        return _judged(line, settings, seed, lambda step, value: None).value
+        return _validated(line, settings, seed, lambda step, value: None).value
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """The true value of the learned policy, of the logging policy and of the best possible one."""
@@ -104,14 +105,14 @@ def _limits(seed: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=2)
 def _divided(seed: int) -> tuple[Estimates, HeldOutValue]:
-    """A part of a world's log to learn from, and the judge on the other part."""
+    """A part of a world's log to learn from, and the score on the other part."""
     train, valid = draw_world(seed)[1].split((1 - HELD_OUT, HELD_OUT), seed=seed)
     estimates = Estimates(train, seed)
     return estimates, HeldOutValue(valid, estimates.logging.logged_log_prob(valid))
 
 
-def _judged(line: str, settings: Mapping[str, Setting], seed: int, report: Report, first: int = 0) -> Outcome:
-    estimates, judge = _divided(seed)
+def _validated(line: str, settings: Mapping[str, Setting], seed: int, report: Report, first: int = 0) -> Outcome:
+    estimates, score = _divided(seed)
     entry = ENTRIES[line]
-    problem = Problem(estimates.log, judge, estimates.given(entry))
+    problem = Problem(estimates.log, score, estimates.given(entry))
     return problem.trial(entry.method, LEARNER, settings, report, first)

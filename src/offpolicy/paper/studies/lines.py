@@ -1,4 +1,4 @@
-"""The lines of the learning tables: every method of the paper, and UIPS with what it claims to need taken away."""
+"""The lines of the learning tables: every method of the paper, and UIPS with an uninformative U."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,10 +9,10 @@ from torch import Tensor
 from offpolicy.learning import METHODS, MethodSpec
 from offpolicy.log import LoggedData
 from offpolicy.policies import tensor
-from offpolicy.tuning import Dial, Space, search_space
+from offpolicy.tuning import Dimension, Space, search_space
 
-CAPS = Dial("weight_cap", 0.05, 100.0, log=True)
-"""Where to look for the cap of IPS with true propensities, as for that of BIPS-Cap."""
+CAPS = Dimension("weight_cap", 0.05, 100.0, log=True)
+"""Search range for the cap of IPS with true propensities, as for that of BIPS-Cap."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,6 @@ LINES: Mapping[str, Entry] = {**ENTRIES, "bips": replace(ENTRIES["bips"], label=
 
 
 def space_of(line: Entry, learning_rates: tuple[float, float], n_actions: int) -> Space:
-    """What tuning turns of a line; IPS with true propensities is capped like its estimated twin."""
+    """The search space of a line; IPS with true propensities is capped like its estimated twin."""
     space = search_space(line.method, learning_rates=learning_rates, n_actions=n_actions)
     return (*space, CAPS) if line.method.name == "ips_gt" else space

@@ -1,4 +1,4 @@
-"""Errors of off-policy evaluation: estimates of a policy whose value is known, from logs drawn anew.
+"""Errors of off-policy evaluation: estimates of a policy whose value is known, from fresh logs.
 
 Lines of the paper are tuned on the true value of validation documents, as no user can, and stand beside estimates that
 take everything from the log and beside controls with a free scale. See `ope_protocol`.
@@ -74,7 +74,7 @@ class Ope:
     """What a seed draws: the test log with everything learnt from a training log, or ("policy") the test log alone."""
 
     def __post_init__(self) -> None:
-        """Check what can be told without reading anything."""
+        """Check the fields that need no data."""
         check_choice("redraw", self.redraw, ("all", "policy"))
 
     def labels(self) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 Documents are embedded, and a softmax over their labels fitted, to give β*(a|x) = softmax((x·θ + b)/τ). The target is
 ε-greedy over each document's own labels, π(a|x) = (1 − ε)/|M_x|·1{a ∈ M_x} + ε/K, so that its value is known:
-V = mean_x[(1 − ε) + ε|M_x|/K]. Each seed draws 100 actions a test document from β*; β̂, U and q̂ come from a log of the
+V = mean_x[(1 − ε) + ε|M_x|/K]. Each seed draws 100 actions per test document from β*; β̂, U and q̂ come from a log of the
 training documents, drawn once. V̂ is pooled over all rows.
 
 Three ways to set hyper-parameters stand side by side: `truth` searches the paper's grids for the least error against
@@ -161,6 +161,6 @@ def one_seed(fitted: Nuisances, seed: int) -> list[dict[str, Any]]:
         found[name, "log"] = rows.clustered(row, **log_driven(row, lam, GAMMA)).value
     common = {"tau": fitted.tau, "seed": seed, "truth": truth}
     table = [common | {"method": name, "tuned_on": by, "value": v} for (name, by), v in found.items()]
-    judged = preflight(rows, estimate)
-    auto = {"low": estimate.interval.low, "high": estimate.interval.high, "answer": judged.verdict.answer}
+    checked = preflight(rows, estimate)
+    auto = {"low": estimate.interval.low, "high": estimate.interval.high, "answer": checked.verdict.answer}
     return [*table, common | {"method": "auto", "tuned_on": "log", "value": estimate.value} | auto]

@@ -35,13 +35,13 @@ class OpeDesign:
     embedding_epochs: int = 15
     logging_epochs: int = 15
     reward_rows: int = 5
-    """Logged rows a training document from which q̂ is fitted."""
+    """Logged rows per training document from which q̂ is fitted."""
     budget: int = 512
     """Points of each estimator's grid that the search on the truth looks at, at random."""
 
 
 QUICK = OpeDesign(60, 60, 20, dimensions=8, embedding_epochs=3, logging_epochs=3, reward_rows=5, budget=6)
-"""Sizes for a look in seconds."""
+"""Sizes for a run of a few seconds."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Open Bandit data: a shop logged by Thompson sampling and by a random policy, each judged by the other's log.
+"""Open Bandit data: a shop logged by Thompson sampling and by a random policy, each evaluated on the other's log.
 
 Each policy's value is estimated from the other's log with the propensities hidden, and with the recorded ones, beside
 the mean reward of its own log. The random policy is known exactly. Thompson sampling is not: the model of it that was
@@ -46,7 +46,7 @@ class OpenBandit:
     """What a seed draws: cross-fitting and fits; with "policy" nothing."""
 
     def __post_init__(self) -> None:
-        """Check what can be told without reading anything."""
+        """Check the fields that need no data."""
         check_choice("campaign", self.campaign, get_args(Campaign))
         check_choice("redraw", self.redraw, ("all", "policy"))
 

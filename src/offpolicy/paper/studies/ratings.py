@@ -1,8 +1,8 @@
-"""Learning from ratings that users chose to give, judged on ratings of random items: Coat, Yahoo! R3 and KuaiRec.
+"""Learning from ratings that users chose to give, tested on ratings of random items: Coat, Yahoo! R3 and KuaiRec.
 
-Two towers learn as in the released code: softmaxes over the items of a batch of 256 rows, β̂ and U anew in every epoch
-on the policy's own user states, the weight min(ρ, cap) in the first epoch. Each seed draws the users to validate on,
-β̂, U, q̂ and π anew; with `redraw = "policy"` the users stay.
+Two towers learn as in the released code: softmaxes over the items of a batch of 256 rows, β̂ and U re-estimated in
+every epoch on the policy's own user states, the weight min(ρ, cap) in the first epoch. Each seed redraws the users to
+validate on, β̂, U, q̂ and π; with `redraw = "policy"` the users stay.
 """
 
 from collections.abc import Callable, Mapping
@@ -76,7 +76,7 @@ class Ratings:
     epochs: int = 6
 
     def __post_init__(self) -> None:
-        """Check what can be told without reading anything."""
+        """Check the fields that need no data."""
         check_choice("dataset", self.dataset, tuple(SOURCES))
         check_choice("redraw", self.redraw, ("all", "policy"))
 

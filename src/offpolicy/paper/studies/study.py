@@ -13,13 +13,13 @@ Row = dict[str, Any]
 Candidate = dict[str, Any]
 """`settings`, their `validation` metric, and how many `trials` were made and `pruned` to find them."""
 WARMUP = 1
-"""Epochs less one before a trial of a search can be abandoned."""
+"""Epochs less one before a trial of a search can be pruned."""
 FEW = 3
-"""Settings of a line that are worth a second look; a plan may take fewer."""
+"""Settings of a line that are validated again; a plan may take fewer."""
 
 
 class Study(Protocol):
-    """A table or figure in the making; its fields are what a recipe may set."""
+    """A table or figure to be measured; its fields are what a recipe may set."""
 
     def labels(self) -> Mapping[str, str]:
         """Every line it can measure, in the order of the table, and what to print for it."""
@@ -28,16 +28,16 @@ class Study(Protocol):
     def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """The best few settings of a line by the validation metric, best first; everything is drawn from `seed`.
 
-        Trials are kept in the file `storage`, so that the same call after a kill does only what is missing.
+        Trials are kept in the file `storage`, so that a killed search can be resumed.
         """
         ...
 
     def validate(self, line: str, settings: Settings, seed: int) -> float:
-        """The validation metric of one setting; everything is drawn anew from `seed`."""
+        """The validation metric of one setting; everything is redrawn from `seed`."""
         ...
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
-        """The test metrics of one setting; everything is drawn anew from `seed`."""
+        """The test metrics of one setting; everything is redrawn from `seed`."""
         ...
 
 
