@@ -140,6 +140,8 @@ class Nuisances:
         if self._pooled is not None:
             facts["rewards"], own = self._pooled.packed()
             tensors |= {f"rewards/{name}": values for name, values in own.items()}
+        if "gamma" in self.__dict__:
+            facts["gamma"] = self.gamma
         path = _path(folder, self.log, self.model, self.seed)
         content = {name: values.detach().contiguous().clone() for name, values in tensors.items()}
         write_atomic(path, save(content, metadata={"offpolicy": json_text(facts, "nuisances")}))
@@ -171,6 +173,8 @@ class Nuisances:
             if name.startswith("uncertainty/"):
                 _, form, kind = name.split("/")
                 found._uncertainty[form, kind] = values  # type: ignore[index]
+        if "gamma" in facts:
+            found.__dict__["gamma"] = facts["gamma"]
         if "rewards" in facts:
             own = {n.removeprefix("rewards/"): v for n, v in tensors.items() if n.startswith("rewards/")}
             design = DesignMatrix.from_json(facts["rewards"]["design"])

@@ -172,7 +172,7 @@ def test_holm_is_the_step_down_correction() -> None:
 
 def test_no_table_of_contexts_is_ever_dense_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy function never sees more contexts at once than a tile holds."""
-    monkeypatch.setattr("offpolicy.log.logged_data.BATCH_BYTES", 50 * 8 * 8)
+    monkeypatch.setattr("offpolicy.log.batches.BATCH_BYTES", 50 * 8 * 8)
     largest = 0
 
     def function(contexts: FeatureTable) -> np.ndarray:

@@ -89,7 +89,7 @@ def judged(policies: Any, beta: Policy, rewards: Rewards | None = None, **given:
 
 @pytest.mark.parametrize("batch", [7, 10_000])
 def test_each_policy_and_beta_are_asked_once_a_context(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
-    monkeypatch.setattr("offpolicy.log.logged_data.BATCH_BYTES", batch * ACTIONS * 8)
+    monkeypatch.setattr("offpolicy.log.batches.BATCH_BYTES", batch * ACTIONS * 8)
     first, second, third, beta, rewards = Counted(FIRST), Counted(SECOND), Rows(FIRST), Rows(BETA), Rewards(Q)
     column = SECOND[CONTEXT, ACTION]
     found = judged(

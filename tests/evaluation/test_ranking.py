@@ -22,7 +22,7 @@ from offpolicy.evaluation.ranking import (
     top_actions,
 )
 from offpolicy.log import CategoricalColumn, FeatureTable, Vocabulary
-from offpolicy.log.logged_data import BATCH_BYTES
+from offpolicy.log.batches import BATCH_BYTES
 from offpolicy.policies import TabularPolicy
 
 Lists = list[list[tuple[int, float, bool]]]  # per user: action, score, label
@@ -232,7 +232,7 @@ def test_policies_are_ranked_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     whole = everything()
-    monkeypatch.setattr("offpolicy.log.logged_data.BATCH_BYTES", 20 * 8 * 7)  # seven contexts a tile
+    monkeypatch.setattr("offpolicy.log.batches.BATCH_BYTES", 20 * 8 * 7)  # seven contexts a tile
     assert BATCH_BYTES > 20 * 8 * 40
     for left, right in zip(whole, everything(), strict=True):
         assert left.summary() == right.summary()

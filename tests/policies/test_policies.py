@@ -10,7 +10,7 @@ from offpolicy.policies import LinearSoftmaxPolicy, Policy, TabularPolicy, Unifo
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offpolicy.log.logged_data.BATCH_BYTES", 7 * 20 * 8)  # seven contexts of twenty actions
+    monkeypatch.setattr("offpolicy.log.batches.BATCH_BYTES", 7 * 20 * 8)  # seven contexts of twenty actions
 
 
 @pytest.mark.usefixtures("small_tiles")

@@ -140,7 +140,7 @@ def test_a_policy_answers_the_same_however_the_log_is_cut(name: str, monkeypatch
     rows, everything = logged_log_prob(policy, LOG), dense(policy, LOG)
     np.testing.assert_allclose(rows.exp(), everything[LOG.context_index, LOG.action], rtol=1e-6)
     for contexts in (1, 3, 7):
-        monkeypatch.setattr("offpolicy.log.logged_data.BATCH_BYTES", contexts * 4 * 8)
+        monkeypatch.setattr("offpolicy.log.batches.BATCH_BYTES", contexts * 4 * 8)
         np.testing.assert_allclose(dense(policy, LOG), everything, rtol=1e-6)
         torch.testing.assert_close(logged_log_prob(policy, LOG), rows, rtol=1e-6, atol=1e-6)
     if name != "lists":

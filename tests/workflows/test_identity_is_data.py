@@ -94,7 +94,7 @@ def test_the_printed_the_json_and_the_reported_numbers_agree(tmp_path: Path) -> 
     half = min(one["interval"]["high"] - one["interval"]["low"] for one in found["evaluation"]["policies"].values()) / 2
     logging = found["evaluation"]["logging"]
     places = decimals(min(half, (logging["interval"]["high"] - logging["interval"]["low"]) / 2))
-    assert f"Estimated value {better['value']:.{places}f} a decision" in html
+    assert f"Estimated value {better['value']:.{places}f} per decision" in html
     assert f"against {logging['value']:.{places}f} for the logging policy" in html
     assert f"{100 * comparison['relative']:.0f} %" in html
     assert json.loads((tmp_path / "run" / "results.json").read_text())["evaluation"] == found["evaluation"]
@@ -209,7 +209,7 @@ def test_nothing_that_a_command_did_not_write_is_replaced(learned: Path, tmp_pat
     assert "was not written by this command" in refused("learn", log, *COLUMNS, "--out", tmp_path / "mine", *QUICK)
     page = learned / "run" / "report.html"
     page.write_text("my own page")
-    assert "is no report of this command" in refused("report", learned / "run")
+    assert "is not a report of this command" in refused("report", learned / "run")
     page.unlink()
     assert (learned / "run" / "results.json").read_bytes() == results
     assert log.read_bytes() == (learned / "log.parquet").read_bytes()

@@ -1,6 +1,7 @@
 """The log: what was shown to whom and what came of it, checked once and then trusted."""
 
 from offpolicy.log.actions import ActionTable
+from offpolicy.log.batches import LogBatch, pieces
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.features import (
     BagColumn,
@@ -26,7 +27,7 @@ from offpolicy.log.formats.obp import from_obp, target_prob_from_obp, to_obp
 from offpolicy.log.formats.vowpal import vowpal_frame
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
-from offpolicy.log.logged_data import LogBatch, LoggedData, pieces
+from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import read_log

@@ -12,35 +12,15 @@ from offpolicy.errors import LogError, ParameterError
 from offpolicy.log.actions import ActionTable, coded_actions
 from offpolicy.log.arrays import context_table, deduplicated
 from offpolicy.log.assignment import Rows, checked_folds, checked_fractions, part_in_time, part_of_units
+from offpolicy.log.batches import LogBatch, batches_of
 from offpolicy.log.features import FeatureTable, Vocabulary, trusted
 from offpolicy.log.hashing import Hashes, digest, mixed, number_hashes, table_hashes, vocabulary_hashes
-from offpolicy.log.ids import Codes, owned, sealed
+from offpolicy.log.ids import Codes, owned
 from offpolicy.log.rewards import checked_range, rescaled
+from offpolicy.log.rules import ROW_ARRAYS, check_clusters, check_within, compacted, integer_times, sealed_rows
 
 Unit: TypeAlias = Literal["context", "cluster", "time"]
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
-BATCH_BYTES = 64 * 2**20
-"""Memory one (contexts × actions) piece may take unless the caller says otherwise; larger ones are no faster."""
-
-
-@dataclass(frozen=True)
-class LogBatch:
-    """Some contexts of a log and the rows that point at them."""
-
-    contexts: slice
-    rows: Rows
-    """Positions of the rows in the log."""
-    row_context: Rows
-    """Which context of the slice each of them points at."""
-    row_action: Rows
-    """Their logged actions."""
-
-
-def pieces(n: int, width: int, budget: int | None = None) -> Iterator[slice]:
-    """Slices of n entries of `width` numbers (8 bytes each) that fit a budget of bytes."""
-    size = max(1, (BATCH_BYTES if budget is None else budget) // (8 * max(width, 1)))
-    for start in range(0, n, size):
-        yield slice(start, min(start + size, n))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,20 +50,20 @@ class LoggedData:
         object.__setattr__(self, "reward_range", (low, high))
         if self.n_rows == 0:
             raise LogError("A log needs at least one row, but this one is empty.")
-        for name, dtype in _ROW_ARRAYS.items():
+        for name, dtype in ROW_ARRAYS.items():
             values = getattr(self, name)
             if values is not None:
-                object.__setattr__(self, name, _sealed_rows(name, values, dtype, len(self.context_index)))
-        _check_within("context_index", self.context_index, 0, self.n_contexts - 1)
-        _check_within("action", self.action, 0, self.n_actions - 1)
-        _check_within("reward", self.reward, 0.0, 1.0)
+                object.__setattr__(self, name, sealed_rows(name, values, dtype, len(self.context_index)))
+        check_within("context_index", self.context_index, 0, self.n_contexts - 1)
+        check_within("action", self.action, 0, self.n_actions - 1)
+        check_within("reward", self.reward, 0.0, 1.0)
         if self.logging_prob is not None:
-            _check_within("logging_prob", self.logging_prob, np.nextafter(0.0, 1.0), 1.0)
+            check_within("logging_prob", self.logging_prob, np.nextafter(0.0, 1.0), 1.0)
         if self.row_weight is not None:
-            _check_within("row_weight", self.row_weight, 0.0, np.finfo(np.float64).max)
+            check_within("row_weight", self.row_weight, 0.0, np.finfo(np.float64).max)
             if not self.row_weight.any():
                 raise LogError("row_weight is zero in every row: the log stands for no event at all.")
-        _check_clusters(self.cluster, self.cluster_vocabulary)
+        check_clusters(self.cluster, self.cluster_vocabulary)
 
     def __repr__(self) -> str:
         """The size of the log and the kinds of its features."""
@@ -96,7 +76,7 @@ class LoggedData:
         plain = ("contexts", "actions", "reward_range", "cluster_vocabulary")
         if any(getattr(self, name) != getattr(other, name) for name in plain):
             return False
-        pairs = [(getattr(self, name), getattr(other, name)) for name in _ROW_ARRAYS]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in ROW_ARRAYS]
         return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
     @staticmethod
@@ -138,7 +118,7 @@ class LoggedData:
             actions=action_table,
             logging_prob=logging_prob,
             cluster=None if clusters is None else owned(clusters.encode(cluster)),
-            timestamp=_integer_times(timestamp),
+            timestamp=integer_times(timestamp),
             reward_range=(low, high),
             cluster_vocabulary=clusters,
             row_weight=row_weight,
@@ -205,11 +185,11 @@ class LoggedData:
             )
         changed: dict[str, Any] = {
             name: None if values is None else owned(values[kept])
-            for name, values in ((name, getattr(self, name)) for name in _ROW_ARRAYS)
+            for name, values in ((name, getattr(self, name)) for name in ROW_ARRAYS)
         }
-        used, changed["context_index"] = _compacted(changed["context_index"], self.n_contexts)
+        used, changed["context_index"] = compacted(changed["context_index"], self.n_contexts)
         if self.cluster is not None:
-            used_clusters, changed["cluster"] = _compacted(changed["cluster"], int(self.cluster.max()) + 1)
+            used_clusters, changed["cluster"] = compacted(changed["cluster"], int(self.cluster.max()) + 1)
             if self.cluster_vocabulary is not None:
                 ids = self.cluster_vocabulary.ids.gather(used_clusters)
                 changed["cluster_vocabulary"] = Vocabulary(ids)
@@ -306,36 +286,19 @@ class LoggedData:
             None if features is None else table_hashes(features, features.n_rows),
             np.array(self.reward_range),
             None if self.cluster is None else self.cluster_hashes,
-            *(getattr(self, name) for name in _ROW_ARRAYS),
+            *(getattr(self, name) for name in ROW_ARRAYS),
         )
 
     def same_as(self, other: "LoggedData") -> bool:
         """Whether another log holds the same rows in the same order."""
         return self is other or self.fingerprint == other.fingerprint
 
-    def batches(self, budget: int | None = None, width: int | None = None) -> Iterator["LogBatch"]:
+    def batches(self, budget: int | None = None, width: int | None = None) -> Iterator[LogBatch]:
         """The log in pieces: some contexts and every row that points at them, within a budget of bytes.
 
-        A context takes `width` numbers of 8 bytes, one per action unless given. This is the one way through a log.
+        A context takes `width` numbers of 8 bytes, one an action unless given. This is the one way through a log.
         """
-        order = self._rows_by_context
-        starts = np.concatenate(([0], np.cumsum(np.bincount(self.context_index, minlength=self.n_contexts))))
-        for contexts in pieces(self.n_contexts, width or self.n_actions, budget):
-            span = slice(int(starts[contexts.start]), int(starts[contexts.stop]))
-            rows = np.arange(span.start, span.stop) if order is None else order[span].astype(np.int64)
-            yield LogBatch(
-                contexts,
-                rows,
-                self.context_index[rows].astype(np.int64) - contexts.start,
-                self.action[rows].astype(np.int64),
-            )
-
-    @cached_property
-    def _rows_by_context(self) -> Codes | None:
-        """The rows in order of their contexts; None where they are in order already."""
-        if bool((self.context_index[1:] >= self.context_index[:-1]).all()):
-            return None
-        return owned(np.argsort(self.context_index, kind="stable").astype(np.int32))
+        return batches_of(self.context_index, self.action, self.n_contexts, width or self.n_actions, budget)
 
     def with_actions(self, actions: ActionTable) -> "LoggedData":
         """The same rows under another action table: ids are matched, codes and features are the table's."""
@@ -382,69 +345,3 @@ class LoggedData:
             "context_features": {name: column.kind for name, column in self.contexts.items()},
             "action_features": {name: column.kind for name, column in (self.actions.features or {}).items()},
         }
-
-
-_ROW_ARRAYS: dict[str, Any] = {
-    "context_index": np.int32,
-    "action": np.int32,
-    "reward": np.float64,
-    "logging_prob": np.float64,
-    "cluster": np.int32,
-    "timestamp": np.int64,
-    "row_weight": np.float64,
-}
-
-
-def _sealed_rows(name: str, values: Any, dtype: Any, n_rows: int) -> npt.NDArray[Any]:
-    array = np.asarray(values)
-    if array.ndim != 1 or len(array) != n_rows:
-        raise LogError(f"{name} must hold one value for each of the {n_rows} rows, but its shape is {array.shape}.")
-    if dtype is not np.float64 and array.dtype.kind not in "iu":
-        raise LogError(f"{name} must hold integers, but it holds {array.dtype}.")
-    if dtype is np.float64 and array.dtype.kind not in "iufb":
-        raise LogError(f"{name} must hold numbers, but it holds {array.dtype}.")
-    if array.dtype.kind in "iu" and array.size and array.dtype != dtype and dtype is not np.float64:
-        info = np.iinfo(dtype)
-        _check_within(name, array, info.min, info.max)
-    return sealed(array, dtype)
-
-
-def _integer_times(timestamp: Any) -> Any:
-    """NumPy datetimes as microseconds, the unit that `read_log` gives them; anything else as it is."""
-    times = np.asarray(timestamp)
-    if timestamp is None or times.dtype.kind != "M":
-        return timestamp
-    if np.isnat(times).any():
-        row = int(np.argmax(np.isnat(times)))
-        raise LogError(f"timestamp must hold an instant in every row, but row {row} holds NaT. Drop the row.")
-    return times.astype("datetime64[us]").astype(np.int64)
-
-
-def _check_within(name: str, values: npt.NDArray[Any], low: float, high: float) -> None:
-    if values.min() >= low and values.max() <= high:  # NaN fails both
-        return
-    row = int(np.argmin((values >= low) & (values <= high)))
-    ends = "(0, 1]" if name == "logging_prob" else f"{low:g}..{high:g}"
-    raise LogError(f"{name} must lie in {ends}, but row {row} holds {values[row]}. Fix or drop that row.")
-
-
-def _check_clusters(cluster: Codes | None, vocabulary: Vocabulary | None) -> None:
-    if cluster is None:
-        if vocabulary is not None:
-            raise LogError("A cluster vocabulary was given without the cluster of each row. Give both or neither.")
-        return
-    _check_within("cluster", cluster, 0, len(cluster) - 1)
-    unused = np.flatnonzero(np.bincount(cluster) == 0)
-    if unused.size:
-        raise LogError(f"cluster codes must be contiguous from 0, but no row has code {unused[0]}. Renumber them.")
-    if vocabulary is not None and len(vocabulary) != int(cluster.max()) + 1:
-        raise LogError(f"There are {int(cluster.max()) + 1} clusters but {len(vocabulary)} cluster ids. Match them.")
-
-
-def _compacted(index: Codes, size: int) -> tuple[npt.NDArray[np.int64], Codes]:
-    """The positions still used, ascending, and the index into them."""
-    used = np.zeros(size, dtype=np.bool_)
-    used[index] = True
-    renumbered = np.cumsum(used, dtype=np.int32)
-    renumbered -= 1
-    return np.flatnonzero(used), owned(renumbered[index])

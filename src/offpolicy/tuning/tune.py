@@ -49,7 +49,9 @@ class HeldOutValue:
         """V̂, or V̂ − 1.64·s.e. over clusters."""
         ratio = (logged_log_prob(policy, self.log).double() - self.log_logging.double()).clamp(max=50).exp()
         reward = tensor(self.log.reward).double()
-        found = clustered(Terms.without_reward_model(ratio, ratio, reward), tensor(self.log.cluster_index).long())
+        events = None if self.log.row_weight is None else tensor(self.log.row_weight)
+        cluster = tensor(self.log.cluster_index).long()
+        found = clustered(Terms.without_reward_model(ratio, ratio, reward), cluster, events)
         return float(found.value if self.metric == "value" else found.value - BOUND * found.standard_error)
 
 

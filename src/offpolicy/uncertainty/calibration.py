@@ -8,7 +8,7 @@ that cancel within a bin, as most estimation error does, leave no trace, and its
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -111,15 +111,7 @@ def redraw_actions(log: LoggedData, logging_policy: LoggingPolicy, random: torch
             own = mass[tile.row_context[part]]
             drawn = torch.searchsorted(own, (uniform[part] * own[:, -1])[:, None], right=True).squeeze(1)
             action[tile.rows[part]] = drawn.clamp(max=log.n_actions - 1)
-    return LoggedData(
-        contexts=log.contexts,
-        context_index=log.context_index,
-        action=action.numpy(),
-        reward=np.zeros(log.n_rows),
-        actions=log.actions,
-        cluster=log.cluster,
-        cluster_vocabulary=log.cluster_vocabulary,
-    )
+    return replace(log, action=action.numpy(), reward=np.zeros(log.n_rows), logging_prob=None)
 
 
 def _binned(logging_policy: LoggingPolicy, form: Form, level: float) -> tuple[float, float]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from offpolicy.checks import check_choice
 from offpolicy.paper.studies.documents import Documents
 from offpolicy.paper.studies.ratings import SOURCES, Ratings
-from offpolicy.paper.studies.study import Candidate, Row, Settings, known, nothing_to_tune
+from offpolicy.paper.studies.study import Row, Settings, Untuned, known
 from offpolicy.propensity import LoggingPolicy
 from offpolicy.uncertainty import frequency_profile, row_uncertainty
 
@@ -17,8 +17,10 @@ LINES = {"profile": "logged rows"}
 
 
 @dataclass(frozen=True)
-class Frequency:
+class Frequency(Untuned):
     """The study; its fields are what a recipe may set."""
+
+    lines: ClassVar[Mapping[str, Any]] = LINES
 
     dataset: str = "documents"
     """"documents", or a data set of ratings."""
@@ -38,16 +40,6 @@ class Frequency:
     def labels(self) -> Mapping[str, str]:
         """One line: the profile."""
         return LINES
-
-    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
-        """Nothing."""
-        known(line, LINES)
-        return nothing_to_tune()
-
-    def validate(self, line: str, settings: Settings, seed: int) -> float:
-        """Nothing."""
-        known(line, LINES)
-        return 0.0
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """A row for each bucket of frequency: mean β̂ and U of its logged rows, and how many rows and actions it has."""

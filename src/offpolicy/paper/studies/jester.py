@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from offpolicy.checks import check_choice
 from offpolicy.datasets import JesterDesign, JesterWorld, load_jester, simulate_log
 from offpolicy.evaluation import evaluate
 from offpolicy.log import EmbeddingColumn
-from offpolicy.paper.studies.study import Candidate, Row, Settings, known, nothing_to_tune
+from offpolicy.paper.studies.study import Row, Settings, Untuned, known
 from offpolicy.policies import EpsilonGreedyPolicy, LinearSoftmaxPolicy, Policy
 
 SHOWN = ("ips", "snips", "dr", "sndr", "snuips")
@@ -34,8 +33,10 @@ TARGETS = ("softmax", "greedy")
 
 
 @dataclass(frozen=True)
-class Jester:
+class Jester(Untuned):
     """The study; its fields are what a recipe may set."""
+
+    lines: ClassVar[Mapping[str, Any]] = LINES
 
     target: str = "softmax"
     """The policy that is asked about: "softmax" of scores fitted to all ratings, or 0.1-"greedy" on them."""
@@ -54,16 +55,6 @@ class Jester:
     def labels(self) -> Mapping[str, str]:
         """The estimates."""
         return LINES
-
-    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
-        """Nothing."""
-        known(line, LINES)
-        return nothing_to_tune()
-
-    def validate(self, line: str, settings: Settings, seed: int) -> float:
-        """Nothing is left to choose."""
-        known(line, LINES)
-        return 0.0
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """Error, squared error, coverage and width of the interval: their means over seeds are bias, MSE and so on."""

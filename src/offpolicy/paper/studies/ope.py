@@ -7,14 +7,13 @@ take everything from the log and beside controls with a free scale. See `ope_pro
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from offpolicy.checks import check_choice
 from offpolicy.datasets import ExtremeShape, load_xmc
 from offpolicy.paper.studies.ope_protocol import Nuisances, one_seed, prepare
 from offpolicy.paper.studies.ope_worlds import QUICK, OpeDesign, OpeSplits, synthetic_splits, xmc_splits
-from offpolicy.paper.studies.study import Candidate, Row, Settings, known, nothing_to_tune
+from offpolicy.paper.studies.study import Row, Settings, Untuned, known
 
 SYNTHETIC = "synthetic"
 KEPT_SEED = 0
@@ -61,8 +60,10 @@ LINES: Mapping[str, tuple[str, str, str]] = {
 
 
 @dataclass(frozen=True)
-class Ope:
+class Ope(Untuned):
     """The study; its fields are what a recipe may set."""
+
+    lines: ClassVar[Mapping[str, Any]] = LINES
 
     tau: float = 0.5
     """Temperature of the logging policy."""
@@ -80,16 +81,6 @@ class Ope:
     def labels(self) -> Mapping[str, str]:
         """Estimators, each tuned as its label says or (those of the paper) on the truth."""
         return {name: label for name, (label, _, _) in LINES.items()}
-
-    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
-        """Nothing: the protocol tunes every line at once, on validation documents, whatever `trials` says."""
-        known(line, LINES)
-        return nothing_to_tune()
-
-    def validate(self, line: str, settings: Settings, seed: int) -> float:
-        """Nothing is left to choose."""
-        known(line, LINES)
-        return 0.0
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """The squared error against the true value, whose mean over seeds is the MSE; and the estimate itself.

@@ -8,8 +8,7 @@ fitted to its own log stands for it, so its lines say how far two estimates agre
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from offpolicy.checks import check_choice
 from offpolicy.datasets import Campaign, load_obd
 from offpolicy.evaluation import evaluate
 from offpolicy.log import LoggedData
-from offpolicy.paper.studies.study import Candidate, Row, Settings, known, nothing_to_tune
+from offpolicy.paper.studies.study import Row, Settings, Untuned, known
 from offpolicy.policies import UniformPolicy
 from offpolicy.propensity import fit_logging_policy
 from offpolicy.results import PolicyResult
@@ -35,8 +34,10 @@ LINES: Mapping[str, tuple[str, str, str]] = {
 
 
 @dataclass(frozen=True)
-class OpenBandit:
+class OpenBandit(Untuned):
     """The study; its fields are what a recipe may set."""
+
+    lines: ClassVar[Mapping[str, Any]] = LINES
 
     campaign: Campaign = "men"
     """A campaign of the shop."""
@@ -53,16 +54,6 @@ class OpenBandit:
     def labels(self) -> Mapping[str, str]:
         """Both policies, with propensities hidden and recorded."""
         return {name: label for name, (label, _, _) in LINES.items()}
-
-    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
-        """Nothing."""
-        known(line, LINES)
-        return nothing_to_tune()
-
-    def validate(self, line: str, settings: Settings, seed: int) -> float:
-        """Nothing is left to choose."""
-        known(line, LINES)
-        return 0.0
 
     def measure(self, line: str, settings: Settings, seed: int) -> list[Row]:
         """The estimate, its interval and that of SNIPS, and the mean reward of the policy's own log, per thousand."""

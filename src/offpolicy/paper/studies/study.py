@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from offpolicy.errors import ParameterError
 from offpolicy.tuning import Objective, Space, Tuned, search
@@ -46,6 +46,22 @@ def known(line: str, lines: Mapping[str, Any]) -> Any:
     if line not in lines:
         raise ParameterError(f"This study has no line {line!r}. Its lines are {', '.join(lines)}.")
     return lines[line]
+
+
+class Untuned:
+    """A study whose lines have no settings: nothing is searched, nothing is left to choose."""
+
+    lines: ClassVar[Mapping[str, Any]]
+
+    def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
+        """Nothing, whatever `trials` says."""
+        known(line, self.lines)
+        return nothing_to_tune()
+
+    def validate(self, line: str, settings: Settings, seed: int) -> float:
+        """Nothing is left to choose."""
+        known(line, self.lines)
+        return 0.0
 
 
 def nothing_to_tune() -> list[Candidate]:

@@ -1,0 +1,46 @@
+"""The one place that cuts a log into pieces that fit a budget."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from offpolicy.log.assignment import Rows
+from offpolicy.log.ids import Codes
+
+BATCH_BYTES = 64 * 2**20
+"""Memory one (contexts × actions) piece may take unless the caller says otherwise; larger ones are no faster."""
+
+
+@dataclass(frozen=True)
+class LogBatch:
+    """Some contexts of a log and the rows that point at them."""
+
+    contexts: slice
+    rows: Rows
+    """Positions of the rows in the log."""
+    row_context: Rows
+    """Which context of the slice each of them points at."""
+    row_action: Rows
+    """Their logged actions."""
+
+
+def pieces(n: int, width: int, budget: int | None = None) -> Iterator[slice]:
+    """Slices of n entries of `width` numbers (8 bytes each) that fit a budget of bytes."""
+    size = max(1, (BATCH_BYTES if budget is None else budget) // (8 * max(width, 1)))
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
+
+
+def batches_of(
+    context_index: Codes, action: Codes, n_contexts: int, width: int, budget: int | None = None
+) -> Iterator[LogBatch]:
+    """Batches of contexts of `width` numbers, with the rows that point at them."""
+    in_order = bool((context_index[1:] >= context_index[:-1]).all())
+    order = None if in_order else np.argsort(context_index, kind="stable").astype(np.int32)
+    starts = np.concatenate(([0], np.cumsum(np.bincount(context_index, minlength=n_contexts))))
+    for contexts in pieces(n_contexts, width, budget):
+        span = slice(int(starts[contexts.start]), int(starts[contexts.stop]))
+        rows = np.arange(span.start, span.stop) if order is None else order[span].astype(np.int64)
+        own = context_index[rows].astype(np.int64) - contexts.start
+        yield LogBatch(contexts, rows, own, action[rows].astype(np.int64))
