@@ -271,3 +271,53 @@ def test_gamma_given_reaches_the_weights_and_the_band() -> None:
     )
     np.testing.assert_allclose(plain.reweighted("first").numpy(), FIRST[CONTEXT, ACTION] * ACTIONS, rtol=1e-9)
     assert plain.evaluation["first"].propensity_intervals == {}
+
+
+def test_events_count_in_the_logging_value_and_in_what_flips_the_conclusion() -> None:
+    nuisances = Nuisances(a_log(row_weight=EVENTS), logging_policy=Rows(BETA))
+    column = FIRST[CONTEXT, ACTION]
+    found = Evaluator(nuisances, {"first": column}, {}, Options(("ips", "snips"))).evaluation
+    mean = (EVENTS * REWARD).sum() / EVENTS.sum()
+    assert found.logging.value == pytest.approx(mean, rel=1e-9)
+    mass = EVENTS * column / BETA[CONTEXT, ACTION]
+    values = [one.value for one in found["first"].estimates]
+    assert values == pytest.approx([(mass * REWARD).sum() / EVENTS.sum(), (mass * REWARD).sum() / mass.sum()], rel=1e-9)
+    gap = mass * (REWARD - mean)
+    gains, losses = gap[gap > 0].sum(), -gap[gap < 0].sum()
+    expected = np.sqrt(gains / losses if found["first"].value >= mean else losses / gains)
+    assert found["first"].sensitivity.flips_at == pytest.approx(max(expected, 1.0), rel=1e-9)
+
+
+def test_the_band_of_the_worst_case_has_the_level_asked_for() -> None:
+    u = torch.full((ROWS,), 0.1, dtype=torch.float64)
+    found = []
+    for level in (0.5, 0.95):
+        nuisances = Nuisances(a_log(), logging_policy=UniformPolicy(ACTIONS), uncertainty=u)
+        column = FIRST[CONTEXT, ACTION]
+        one = Evaluator(nuisances, {"first": column}, {}, Options(("ips",), level=level)).evaluation
+        found.append(one["first"].propensity_intervals["worst_case"])
+    assert [band.level for band in found] == [0.5, 0.95]
+    assert found[1].low < found[0].low
+    assert found[1].high > found[0].high
+
+
+def test_other_models_of_beta_are_told_by_name_with_their_mean_weight() -> None:
+    log = a_log()
+    beta = fit_logging_policy(log, "popularity")
+    nuisances = Nuisances(log, logging_policy=beta, reward_model=Rewards(Q))
+    one = Evaluator(nuisances, {"first": Counted(FIRST)}, {}, Options(("ips",), level=0.9))
+    told = one.propensity_models()
+    found = {row.model: row for row in told}
+    assert len(found) == len(told)
+    assert told[0].model == "uniform"
+    assert "popularity" in found
+    pi = FIRST[CONTEXT, ACTION]
+    assert found["uniform"].mean_weight == pytest.approx((pi * ACTIONS).mean(), rel=1e-9)
+    assert found["uniform"].log_likelihood == pytest.approx(beta.quality.uniform_log_likelihood)
+    assert found["uniform"].calibration_error is None
+    own = found["popularity"]
+    assert own.mean_weight == pytest.approx((pi / beta.row_log_prob.exp().numpy()).mean(), rel=1e-6)
+    assert own.log_likelihood == pytest.approx(beta.quality.log_likelihood)
+    assert own.value == pytest.approx(one.evaluation["first"].value, rel=1e-9)
+    given = Evaluator(Nuisances(log, logging_policy=UniformPolicy(ACTIONS)), {"first": Counted(FIRST)})
+    assert given.propensity_models() == []
