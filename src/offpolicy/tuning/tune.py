@@ -49,8 +49,8 @@ class HeldOutValue:
         """V̂, or V̂ − 1.64·s.e. over clusters."""
         ratio = (logged_log_prob(policy, self.log).double() - self.log_logging.double()).clamp(max=50).exp()
         reward = tensor(self.log.reward).double()
-        found = clustered(Terms.without_reward_model(ratio, ratio, reward), tensor(self.log.cluster_index).long())
-        return float(found.value if self.metric == "value" else found.value - BOUND * found.standard_error)
+        estimate = clustered(Terms.without_reward_model(ratio, ratio, reward), tensor(self.log.cluster_index).long())
+        return float(estimate.value if self.metric == "value" else estimate.value - BOUND * estimate.standard_error)
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,10 @@ class Problem:
 
         def score(policy: Any) -> float:
             nonlocal step
-            found = self.score(policy)
-            report(step, found)
+            value = self.score(policy)
+            report(step, value)
             step += 1
-            return found
+            return value
 
         changes: dict[str, Any] = {**self.given, **settings}
         learned = learn_policy(self.log, method, config=config, validation=score, **changes)
