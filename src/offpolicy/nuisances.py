@@ -131,10 +131,10 @@ class Nuisances:
         """Save what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
         if not isinstance(self._logging, LoggingPolicy) or not isinstance(self.model, str):
             return None
-        found = packed(self._logging)
-        if found is None:
+        saved = packed(self._logging)
+        if saved is None:
             return None
-        facts, tensors = found
+        facts, tensors = saved
         facts = {"format": FORMAT, "fingerprint": self.log.fingerprint, "seed": self.seed, "propensity": facts}
         tensors |= {f"uncertainty/{form}/{kind}": values for (form, kind), values in self._uncertainty.items()}
         if self._pooled is not None:
@@ -167,19 +167,19 @@ class Nuisances:
     ) -> "Nuisances | None":
         if facts["format"] != FORMAT or facts["fingerprint"] != log.fingerprint:
             return None
-        found = cls(log, model=model, seed=seed)
-        found._logging = unpacked(facts["propensity"], tensors, log, seed)
+        nuisances = cls(log, model=model, seed=seed)
+        nuisances._logging = unpacked(facts["propensity"], tensors, log, seed)
         for name, values in tensors.items():
             if name.startswith("uncertainty/"):
                 _, form, kind = name.split("/")
-                found._uncertainty[form, kind] = values  # type: ignore[index]
+                nuisances._uncertainty[form, kind] = values  # type: ignore[index]
         if "gamma" in facts:
-            found.__dict__["gamma"] = facts["gamma"]
+            nuisances.__dict__["gamma"] = facts["gamma"]
         if "rewards" in facts:
             own = {n.removeprefix("rewards/"): v for n, v in tensors.items() if n.startswith("rewards/")}
             design = DesignMatrix.from_json(facts["rewards"]["design"])
-            found._pooled = PooledRewardModel.unpacked(facts["rewards"], own, design)
-        return found
+            nuisances._pooled = PooledRewardModel.unpacked(facts["rewards"], own, design)
+        return nuisances
 
 
 def _path(folder: str | Path, log: LoggedData, model: str, seed: int) -> Path:

@@ -251,7 +251,7 @@ def test_errors_are_one_paragraph_that_names_the_remedy(folder: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('contxt = "a"', "sets 'contxt', which is no option of inspect"),
+        ('contxt = "a"', "sets 'contxt', which is not an option of inspect"),
         ("seed = -4", "Invalid value for '--seed'"),
         ("seed = true", "'seed' to true, but it is not a switch"),
         ("json = 1", "must set 'json' to true or false"),

@@ -286,9 +286,9 @@ def test_what_does_not_fit_is_refused(change: dict[str, Tensor], words: str) -> 
         softmax_log_prob(*given)
 
 
-def test_gradients_of_the_fused_pass_are_handed_over_once() -> None:
+def test_the_fused_pass_supports_one_backward_pass() -> None:
     given = case(5, 7, 3, 10).leaves()
     value = weighted_log_likelihood(*given, torch.ones(10))
     torch.autograd.grad(value, [given.states], retain_graph=True)
-    with pytest.raises(RuntimeError, match="once"):
+    with pytest.raises(RuntimeError, match="one backward pass"):
         torch.autograd.grad(value, [given.states])

@@ -109,8 +109,8 @@ def _separators(scan: pl.LazyFrame, bags: Sequence[str]) -> dict[str, str]:
         for i, bag in enumerate(bags)
         for mark in SEPARATORS
     ]
-    found = scan.select(tests).collect(engine="streaming").row(0, named=True)
-    marks = {bag: next((mark for mark in SEPARATORS if found[f"{i}{mark}"]), None) for i, bag in enumerate(bags)}
+    contains = scan.select(tests).collect(engine="streaming").row(0, named=True)
+    marks = {bag: next((mark for mark in SEPARATORS if contains[f"{i}{mark}"]), None) for i, bag in enumerate(bags)}
     return {bag: mark for bag, mark in marks.items() if mark is not None}
 
 

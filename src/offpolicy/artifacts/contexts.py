@@ -49,8 +49,8 @@ class KnownIds:
 
     def codes(self, values: Any, *, spelled: bool = False) -> npt.NDArray[np.int32]:
         """The codes of ids in `vocabulary`."""
-        found = (self.spelled if spelled else self.fitted).encode(values)
-        return np.where(found < 0, np.int32(len(self.fitted)), found)
+        codes = (self.spelled if spelled else self.fitted).encode(values)
+        return np.where(codes < 0, np.int32(len(self.fitted)), codes)
 
     def unknown(self, codes: npt.NDArray[np.int32]) -> Mask:
         """Which codes stand for an id that is not known."""
@@ -116,33 +116,33 @@ class ContextEncoder:
         self, series: Mapping[str, pl.Series], origin: Origin, separators: Mapping[str, str] | None = None
     ) -> Encoded:
         """Encode raw columns; `separators` says how bags written as text are separated in the whole of their file."""
-        found: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         for column in self.columns:
             values = series[column.name]
             if column.kind == "categorical":
-                found[column.name] = self._categorical(column.name, values, origin)
+                columns[column.name] = self._categorical(column.name, values, origin)
             elif column.kind == "bag":
-                found[column.name] = self._bag(column.name, values, origin, (separators or {}).get(column.name))
+                columns[column.name] = self._bag(column.name, values, origin, (separators or {}).get(column.name))
             else:
                 raw = RawColumns({column.name: values}, {column.name: column.kind}, origin)
-                found[column.name] = feature_table(raw)[column.name]
-        return self._marked(found)
+                columns[column.name] = feature_table(raw)[column.name]
+        return self._marked(columns)
 
     def from_table(self, table: FeatureTable) -> Encoded:
         """Encode a table whose columns have vocabularies of their own."""
-        found: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         for name in self.names:
             column = table.get(name)
             if isinstance(column, CategoricalColumn | BagColumn) and name in self.known:
                 known = self.known[name]
                 codes = owned(known.codes(column.vocabulary.ids)[column.codes])
                 if isinstance(column, CategoricalColumn):
-                    found[name] = CategoricalColumn(codes, known.vocabulary)
+                    columns[name] = CategoricalColumn(codes, known.vocabulary)
                 else:
-                    found[name] = BagColumn(column.offsets, codes, known.vocabulary)
+                    columns[name] = BagColumn(column.offsets, codes, known.vocabulary)
             elif column is not None:
-                found[name] = column  # a column of another kind is refused by the encoder, in its own words
-        return self._marked(found or dict(table))
+                columns[name] = column  # a column of another kind is refused by the encoder, in its own words
+        return self._marked(columns or dict(table))
 
     def _categorical(self, name: str, values: pl.Series, origin: Origin) -> CategoricalColumn:
         known = self.known[name]
@@ -171,10 +171,10 @@ class ContextEncoder:
         return BagColumn(owned(offsets), owned(codes), known.vocabulary)
 
     def _check_family(self, name: str, values: pl.Series, origin: Origin) -> None:
-        known, found = self.known[name].family, _family(values)
-        if known is not None and found is not None and found != known:
+        known, family = self.known[name].family, _family(values)
+        if known is not None and family is not None and family != known:
             remedy = f"Convert the column to {known}; otherwise every one of its ids would be unknown."
-            raise origin.bad_column(name, f"holds {found}, but the policy was learned with {known}", remedy)
+            raise origin.bad_column(name, f"holds {family}, but the policy was learned with {known}", remedy)
 
     def _marked(self, columns: dict[str, Column]) -> Encoded:
         unknown: dict[str, Mask] = {}

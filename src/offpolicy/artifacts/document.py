@@ -124,10 +124,10 @@ def parsed_document(content: bytes, file: Path) -> PolicyDocument:
 
 def library_versions() -> dict[str, str]:
     """The versions that a policy was made with."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+            versions[name] = "unknown"
+    return versions

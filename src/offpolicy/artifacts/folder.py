@@ -79,8 +79,8 @@ def load_policy(path: str | Path) -> SavedPolicy:
     """Load a saved policy; anything but a complete and undamaged folder is an `ArtifactError`."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        found = "is a file" if folder.exists() else "does not exist"
-        raise ArtifactError(f"{folder} {found}, but a saved policy is a folder. Name the folder it was saved in.")
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise ArtifactError(f"{folder} {problem}, but a saved policy is a folder. Name the folder it was saved in.")
     while True:
         version = _current(folder)
         try:

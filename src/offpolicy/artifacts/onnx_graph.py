@@ -97,8 +97,8 @@ class Graph:
         """The row of the table of each id, (rows, dim); of a bag their mean."""
         if not isinstance(column, IdColumn):
             raise ParameterError(f"Column {column.name!r} holds numbers, which have no embedding. Use encoded.")
-        found = self.node("Gather", self.floats(table), places(self, column_input(self, column), column))
-        return bag_mean(self, found, column) if column.kind == "bag" else str(found)
+        vectors = self.node("Gather", self.floats(table), places(self, column_input(self, column), column))
+        return bag_mean(self, vectors, column) if column.kind == "bag" else str(vectors)
 
     def model(self, metadata: dict[str, str]) -> Any:
         """The finished model."""
@@ -132,19 +132,19 @@ def places(graph: Graph, values: str, column: IdColumn) -> str:
             f"a null beside the id {missing!r}. Use text for these ids."
         )
     keys = [missing if key is None else key for key in known]
-    found = list(range(len(known)))
+    codes = list(range(len(known)))
     if not keys:  # the operator needs a key; this one is as unknown as any other
-        keys, found = [missing], [0]
+        keys, codes = [missing], [0]
     if takes_text(vocabulary):
         return str(
             graph.node(
-                "LabelEncoder", values, domain=ML, keys_strings=keys, values_int64s=found, default_int64=len(known)
+                "LabelEncoder", values, domain=ML, keys_strings=keys, values_int64s=codes, default_int64=len(known)
             )
         )
     numbers = [int(key) for key in keys if key is not None]
     return str(
         graph.node(
-            "LabelEncoder", values, domain=ML, keys_int64s=numbers, values_int64s=found, default_int64=len(known)
+            "LabelEncoder", values, domain=ML, keys_int64s=numbers, values_int64s=codes, default_int64=len(known)
         )
     )
 

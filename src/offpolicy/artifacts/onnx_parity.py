@@ -105,12 +105,12 @@ def _compared(saved: SavedPolicy, session: Any, table: FeatureTable, k: int, bef
     return Parity(before.rows + table.n_rows, before.same_lists + same, max(before.largest_difference, worst))
 
 
-def _largest_difference(expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
-    if np.isnan(found).any():
+def _largest_difference(expected: npt.NDArray[Any], actual: npt.NDArray[Any]) -> float:
+    if np.isnan(actual).any():
         return float("inf")
     with np.errstate(invalid="ignore"):
-        relative = np.abs(expected - found) / (1 + np.abs(expected))
-    return float(np.where(expected == found, 0.0, np.nan_to_num(relative, nan=np.inf)).max())
+        relative = np.abs(expected - actual) / (1 + np.abs(expected))
+    return float(np.where(expected == actual, 0.0, np.nan_to_num(relative, nan=np.inf)).max())
 
 
 def _ids_agree(saved: SavedPolicy, top: npt.NDArray[np.int64], ids: npt.NDArray[Any]) -> bool:

@@ -35,10 +35,10 @@ def drawn(policy: ScorerPolicy, contexts: FeatureTable, k: int, chance: np.rando
     states = policy.states(contexts)
     actions = torch.empty(len(states), k, dtype=torch.int64)
     log_prob = torch.empty(len(states), k, dtype=torch.float64)
-    for part, found in iterate_log_probs(states, policy.weights, policy.bias):
-        noise = torch.from_numpy(chance.standard_exponential(found.shape)).log_().neg_()
-        chosen = (found.double() + noise).topk(k, 1).indices
-        actions[part], log_prob[part] = chosen, found.gather(1, chosen).double()
+    for part, log_probs in iterate_log_probs(states, policy.weights, policy.bias):
+        noise = torch.from_numpy(chance.standard_exponential(log_probs.shape)).log_().neg_()
+        chosen = (log_probs.double() + noise).topk(k, 1).indices
+        actions[part], log_prob[part] = chosen, log_probs.gather(1, chosen).double()
     return actions, log_prob
 
 

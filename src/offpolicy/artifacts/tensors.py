@@ -82,9 +82,9 @@ def unpacked(content: bytes, document: PolicyDocument, file: Path) -> tuple[Scor
 
 
 def _scorer(weights: dict[str, Tensor], document: PolicyDocument, file: Path) -> Scorer:
-    found, expected = sum(values.numel() for values in weights.values()), document.scorer.shape().n_numbers
-    if found != expected:  # before anything of the described size is built
-        raise _refused(file, f"its weights are {found} numbers where policy.json describes {expected}")
+    count, expected = sum(values.numel() for values in weights.values()), document.scorer.shape().n_numbers
+    if count != expected:  # before anything of the described size is built
+        raise _refused(file, f"its weights are {count} numbers where policy.json describes {expected}")
     try:
         scorer = build_scorer(document.scorer.model_dump())
     except OffPolicyError as error:
@@ -117,10 +117,10 @@ def _actions(arrays: dict[str, Tensor], recipe: ActionsRecipe, file: Path) -> Ac
         for i, feature in enumerate(recipe.features)
         for name, dtype in ARRAYS[feature.kind].items()
     }
-    found = {name: values.dtype for name, values in arrays.items()}
-    if found != wanted:
-        odd = next(name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name))
-        have, want = found.get(odd, "missing"), wanted.get(odd, "nothing")
+    dtypes = {name: values.dtype for name, values in arrays.items()}
+    if dtypes != wanted:
+        odd = next(name for name in sorted(dtypes.keys() | wanted.keys()) if dtypes.get(name) != wanted.get(name))
+        have, want = dtypes.get(odd, "missing"), wanted.get(odd, "nothing")
         raise _refused(file, f"the tensor {FEATURES + odd!r} is {have} where policy.json describes {want}")
     try:
         columns = {

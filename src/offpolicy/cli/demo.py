@@ -70,13 +70,13 @@ def _wrapped(texts: Iterable[str], indent: str = "") -> Iterator[str]:
         yield from textwrap.wrap(text, 76, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _show_propensities(found: "Propensities") -> None:
-    quality, band = found.quality, found.calibration
+def _show_propensities(propensities: "Propensities") -> None:
+    quality, band = propensities.quality, propensities.calibration
     printing.facts(
         f"The logging policy β̂, on {quality.rows:,} rows held out",
         {
             "log-likelihood": f"{quality.log_likelihood:.3f} (uniform {quality.uniform_log_likelihood:.3f}, "
-            f"popularity {quality.popularity_log_likelihood:.3f}, the truth {found.true_log_likelihood:.3f})",
+            f"popularity {quality.popularity_log_likelihood:.3f}, the truth {propensities.true_log_likelihood:.3f})",
             "calibration error": f"{quality.calibration_error or 0.0:.1%} of the mass in the wrong bin",
             "mean weight": f"{quality.mean_weight:.3f} ± {quality.mean_weight_error:.3f} (1 where β̂ is right)",
         },
@@ -84,8 +84,8 @@ def _show_propensities(found: "Propensities") -> None:
     printing.facts(
         "Its uncertainty U, per action, over all rows",
         {
-            "mean U": f"{found.mean_uncertainty:.3f}",
+            "mean U": f"{propensities.mean_uncertainty:.3f}",
             "γ": f"{band.gamma:.2f}, by {band.method}, for {band.level:.0%} bands β̂e^±γU",
-            "bands that hold the true β*": f"{found.coverage:.1%}",
+            "bands that hold the true β*": f"{propensities.coverage:.1%}",
         },
     )

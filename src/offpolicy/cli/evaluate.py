@@ -96,14 +96,14 @@ def evaluate(
 
 def named_policies(given: Iterable[str]) -> dict[str, str]:
     """[NAME=]WHAT as names and what they name; a folder is called by its name, that of a run by the run's."""
-    found: dict[str, str] = {}
+    named: dict[str, str] = {}
     for one in given:
         name, equals, what = one.partition("=")
         if not equals or not name or Path(one).is_dir():
             name, what = Path(one).name or one, one
-        if name in found:
+        if name in named:
             raise ParameterError(f"Two policies are called {name!r}. Name them, as in --policy first={what}.")
         if not what:
             raise ParameterError(f"--policy and --compare take [NAME=]WHAT, but one is {one!r}.")
-        found[name] = what
-    return found
+        named[name] = what
+    return named

@@ -24,8 +24,8 @@ def export(
     from offpolicy.cli.printing import facts, print_json
     from offpolicy.workflows import run_export
 
-    found = run_export(directory, onnx, check=check, k=k, force=force)
+    exported = run_export(directory, onnx, check=check, k=k, force=force)
     if as_json:
-        print_json(found)
+        print_json(exported)
     else:
-        facts("Exported", found)
+        facts("Exported", exported)

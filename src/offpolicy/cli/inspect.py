@@ -45,30 +45,30 @@ def inspect(
     """
     from offpolicy.workflows import run_inspect
 
-    found = run_inspect(log_spec(ctx), seed)
+    inspected = run_inspect(log_spec(ctx), seed)
     if as_json:
         from offpolicy.cli.printing import print_json
 
-        print_json(found)
+        print_json(inspected)
     else:
-        _show(found)
+        _show(inspected)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(inspected: dict[str, Any]) -> None:
     from offpolicy.cli.printing import facts, lines, table
 
-    log, about, model = found["log"], found["facts"], found["logging_model"]
+    log, about, model = inspected["log"], inspected["facts"], inspected["logging_model"]
     listed = ("columns", "source", "context_features", "action_features")
     facts(f"The log {log['source']}", {name: log[name] for name in log if name not in listed})
     table("Columns", ("column", "role or kind"), list(log["columns"].items()))
-    lines("Inferred", found["inferred"])
+    lines("Inferred", inspected["inferred"])
     facts("Before any policy", about)
     names = ("model", "log_likelihood", "popularity_log_likelihood", "uniform_log_likelihood", "calibration_error")
     facts(
-        f"A quick model of the logging policy ({found['quick_rows']:,} rows)",
+        f"A quick model of the logging policy ({inspected['quick_rows']:,} rows)",
         {name: model[name] for name in (*names, "mean_weight", "mean_weight_error", "certain_rows")},
     )
-    if found["audit"] is not None:
+    if inspected["audit"] is not None:
         hidden = ("deciles", "advice")
-        facts("Recorded propensities", {k: v for k, v in found["audit"].items() if k not in hidden})
-    lines("What to make of it", found["advice"])
+        facts("Recorded propensities", {k: v for k, v in inspected["audit"].items() if k not in hidden})
+    lines("What to make of it", inspected["advice"])

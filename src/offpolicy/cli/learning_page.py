@@ -51,11 +51,11 @@ def methods_table() -> str:
 
 def worlds_table(rows: Sequence[Row]) -> str:
     """True values in Markdown, best first: mean ± s.d. over seeds; differences: mean ± s.e. (seeds above zero)."""
-    found = measured(rows)
-    values, logging, best = (_by_line(found, column) for column in ("value", "logging", "best"))
+    runs = measured(rows)
+    values, logging, best = (_by_line(runs, column) for column in ("value", "logging", "best"))
     if not values:
         return NO_ROWS
-    labels = {row["line"]: row["label"] for row in found}
+    labels = {row["line"]: row["label"] for row in runs}
     settings = {row["line"]: row["settings"] for row in rows if row["stage"] == "measure"}
     lines = [
         "| method | seeds | true value | − logging policy | − CE | − BIPS-Cap | tuned |",
@@ -82,10 +82,10 @@ def coat_table(rows: Sequence[Row]) -> str:
     return markdown(make_table(replace(recipe, lines=COAT_LINES, aside=aside, absent={}), rows))
 
 
-def _by_line(found: Sequence[Row], column: str) -> dict[str, dict[int, float]]:
+def _by_line(runs: Sequence[Row], column: str) -> dict[str, dict[int, float]]:
     """line -> seed -> number."""
     numbers: dict[str, dict[int, float]] = {}
-    for row in found:
+    for row in runs:
         numbers.setdefault(row["line"], {})[row["seed"]] = row[column]
     return numbers
 

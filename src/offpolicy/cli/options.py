@@ -135,15 +135,15 @@ def log_spec(context: typer.Context) -> "LogSpec":
 
 def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     """NAME=VALUE options as a mapping."""
-    found: dict[str, str] = {}
+    mapping: dict[str, str] = {}
     for one in given:
         name, equals, value = one.rpartition("=") if option == "kind" else one.partition("=")
         if not equals or not name:
             raise ParameterError(f"--{option} takes NAME=VALUE, but it is {one!r}.")
-        if name in found:
+        if name in mapping:
             raise ParameterError(f"--{option} gives {name!r} twice. Give it once.")
-        found[name] = value
-    return found
+        mapping[name] = value
+    return mapping
 
 
 def settings(given: Iterable[str]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def config_values(path: Path, parameters: Iterable[Any], command: str) -> dict[s
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParameterError(f"--config: {path} is not valid TOML: {error}. Fix the file.") from None
     known = {_key(parameter): parameter for parameter in parameters if parameter.name not in NOT_IN_FILES}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in document.items():
         parameter = known.get(key.replace("-", "_"))
         if parameter is None:
@@ -187,10 +187,10 @@ def config_values(path: Path, parameters: Iterable[Any], command: str) -> dict[s
                 f"--config: {path} sets {key!r}, which is not an option of {command}. Its options are: "
                 f"{', '.join(known)}."
             )
-        if parameter.name in found:
+        if parameter.name in values:
             raise ParameterError(f"--config: {path} sets {key!r} twice, with a dash and with an underscore.")
-        found[parameter.name] = _checked(path, key, value, parameter)
-    return found
+        values[parameter.name] = _checked(path, key, value, parameter)
+    return values
 
 
 def _key(parameter: Any) -> str:

@@ -12,22 +12,22 @@ from offpolicy.json_writer import json_text
 ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run an experiment": "bold red"}
 
 
-def print_json(found: Mapping[str, Any]) -> None:
+def print_json(values: Mapping[str, Any]) -> None:
     """One object on standard output."""
-    sys.stdout.write(json_text(found, "results") + "\n")
+    sys.stdout.write(json_text(values, "results") + "\n")
 
 
-def facts(title: str, found: Mapping[str, Any]) -> None:
+def facts(title: str, values: Mapping[str, Any]) -> None:
     """Names and values, one per line."""
     console = _console()
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
-    for name, value in found.items():
+    for name, value in values.items():
         console.print(f"  {name.replace('_', ' ')}: {_shown(value)}", markup=False, highlight=False)
 
 
-def lines(title: str, found: Iterable[str]) -> None:
+def lines(title: str, sentences: Iterable[str]) -> None:
     """A list of sentences; nothing where there is none."""
-    said = list(found)
+    said = list(sentences)
     if not said:
         return
     console = _console()
@@ -51,23 +51,23 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Non
     console.print(drawn)
 
 
-def show_evaluation(found: "Evaluation") -> None:
+def show_evaluation(evaluation: "Evaluation") -> None:
     """Values with intervals, comparisons, and a verdict for each policy."""
-    logging = found.logging
+    logging = evaluation.logging
     ends = ("", "") if logging.interval is None else (logging.interval.low, logging.interval.high)
     rows: list[Sequence[Any]] = [("logging policy", logging.value, *ends, "", "")]
-    for name, one in found.policies.items():
+    for name, one in evaluation.policies.items():
         interval = one.interval
         rows.append((name, one.value, interval.low, interval.high, interval.sampling, interval.propensity))
     head = ("policy", "value", "low", "high", "± sampling", "± propensity")
-    table(f"Values with {found.level:.0%} intervals (propensities: {logging.model})", head, rows)
+    table(f"Values with {evaluation.level:.0%} intervals (propensities: {logging.model})", head, rows)
     compared = [
         (c.candidate, c.reference, c.difference, c.low, c.high, c.relative, c.probability_of_improvement)
-        for c in found.comparisons
+        for c in evaluation.comparisons
     ]
     table("Differences", ("policy", "against", "difference", "low", "high", "relative", "P(better)"), compared)
     console = _console()
-    for name, one in found.candidates.items():
+    for name, one in evaluation.candidates.items():
         verdict = one.preflight.verdict
         console.print(f"\n{name}: ", end="", markup=False, highlight=False)
         console.print(verdict.answer, style=ANSWERS.get(verdict.answer, "bold"), markup=False, highlight=False)

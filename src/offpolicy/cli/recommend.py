@@ -37,8 +37,10 @@ def recommend(
     from offpolicy.cli.printing import facts, print_json
     from offpolicy.workflows import run_recommend
 
-    found = run_recommend(directory, contexts, out, k=k, mode=mode, seed=seed, keep=tuple(keep or ()), force=force)
+    recommended = run_recommend(
+        directory, contexts, out, k=k, mode=mode, seed=seed, keep=tuple(keep or ()), force=force
+    )
     if as_json:
-        print_json(found)
+        print_json(recommended)
     else:
-        facts("Recommended", found)
+        facts("Recommended", recommended)

@@ -32,8 +32,8 @@ def report(
     if not is_report(page) and not force:
         raise OffPolicyError(f"{page} exists and is not a report of this command. Move it, or give --force.")
     write_report(results, page)
-    found = {"report": str(page)}
+    written = {"report": str(page)}
     if as_json:
-        print_json(found)
+        print_json(written)
     else:
-        facts("Written", found)
+        facts("Written", written)

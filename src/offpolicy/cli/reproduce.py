@@ -107,8 +107,8 @@ def _list(as_json: bool) -> None:
     from offpolicy.cli.printing import print_json, table
     from offpolicy.paper import known_recipes, load_recipe
 
-    found = {name: load_recipe(name).title for name in known_recipes()}
+    titles = {name: load_recipe(name).title for name in known_recipes()}
     if as_json:
-        print_json(found)
+        print_json(titles)
     else:
-        table("Recipes", ("name", "what"), found.items())
+        table("Recipes", ("name", "what"), titles.items())

@@ -60,13 +60,13 @@ def tune(
 
     options = Invocation.of(ctx).options(seed, 0.95, logging_model, False, False)
     changes = learning_settings(scorer, epochs, set_)
-    found, notes = run_tune(log_spec(ctx), method, options, trials=trials, space=space, settings=changes, out=out)
+    results, notes = run_tune(log_spec(ctx), method, options, trials=trials, space=space, settings=changes, out=out)
     if as_json:
-        print_json(found)
+        print_json(results)
         return
     lines("Noted", notes)
-    names = list(dict.fromkeys(name for trial in found["trials"] for name in trial))
-    shown = found["trials"][:10]
-    table(f"Best of {len(found['trials'])} trials", names, [[trial.get(name) for name in names] for trial in shown])
-    flags = " ".join(f"--set {name}={value}" for name, value in found["settings"].items())
-    lines("Learn with", [f"offpolicy learn ... --method {found['method']} {flags}"])
+    names = list(dict.fromkeys(name for trial in results["trials"] for name in trial))
+    shown = results["trials"][:10]
+    table(f"Best of {len(results['trials'])} trials", names, [[trial.get(name) for name in names] for trial in shown])
+    flags = " ".join(f"--set {name}={value}" for name, value in results["settings"].items())
+    lines("Learn with", [f"offpolicy learn ... --method {results['method']} {flags}"])

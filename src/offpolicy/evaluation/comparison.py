@@ -20,9 +20,9 @@ def compare(
 
     Holm's correction is over these candidates only.
     """
-    found = [_one(name, estimate, reference, reference_name, level) for name, estimate in estimates.items()]
-    adjusted = holm([1.0 if one.p_value is None else one.p_value for one in found])
-    return [one.model_copy(update={"adjusted_p_value": p}) for one, p in zip(found, adjusted, strict=True)]
+    comparisons = [_one(name, estimate, reference, reference_name, level) for name, estimate in estimates.items()]
+    adjusted = holm([1.0 if one.p_value is None else one.p_value for one in comparisons])
+    return [one.model_copy(update={"adjusted_p_value": p}) for one, p in zip(comparisons, adjusted, strict=True)]
 
 
 def _one(

@@ -209,10 +209,10 @@ class Evaluator:
         """Everything on the user's scale."""
         level, beta, scale = self.options.level, self.beta, self.scale
         with progress("evaluating", len(self.targets)) as advance:
-            found = {}
+            policies = {}
             for name in self.targets:
-                found[name] = self._policy(name)
-                advance(f"{name}: {found[name].value:.4g}")
+                policies[name] = self._policy(name)
+                advance(f"{name}: {policies[name].value:.4g}")
         return Evaluation(
             level=level,
             best=best_by_lower_bound({name: self.estimates[name] for name in self.candidates}),
@@ -223,7 +223,7 @@ class Evaluator:
                 quality=beta.quality if isinstance(beta, LoggingPolicy) else None,
                 note=beta.note if isinstance(beta, LoggingPolicy) else "",
             ),
-            policies=found,
+            policies=policies,
             comparisons=self._comparisons(),
             reward_range=[scale.low, scale.high],
             log=self.log.summary(),
@@ -255,17 +255,17 @@ class Evaluator:
             preflight=preflight(rows, estimate),
             sensitivity=scale.sensitivity(_sensitivity(rows, estimate.value, self.on_policy.value)),
             detectable_effect=scale.width(detectable_effect(estimate, level)),
-            propensity_intervals={method: scale.interval(found) for method, found in aware.items()},
+            propensity_intervals={method: scale.interval(interval) for method, interval in aware.items()},
             reference=name in self.references,
         )
 
     def _propensity_intervals(self, name: str) -> dict[str, Interval]:
         options, rows = self.options, self.rows[name]
-        found = {} if self.uncertainty is None else {"worst_case": worst_case_band(rows, self.gamma, options.level)}
+        intervals = {} if self.uncertainty is None else {"worst_case": worst_case_band(rows, self.gamma, options.level)}
         if options.refits:
             if not isinstance(self.beta, LoggingPolicy):
                 raise ParameterError("refits needs a logging policy that was fitted by fit_logging_policy.")
-            found["refit_bootstrap"] = refit_bootstrap(
+            intervals["refit_bootstrap"] = refit_bootstrap(
                 self.log,
                 self.targets[name],
                 self.beta,
@@ -274,7 +274,7 @@ class Evaluator:
                 level=options.level,
                 seed=options.seed,
             )
-        return found
+        return intervals
 
     def _estimate(self, rows: PolicyRows, row: Estimator, lam: Mapping[str, float]) -> Estimate:
         hyper, scale = log_driven(row, lam, self.gamma), self.scale
@@ -321,6 +321,8 @@ class Evaluator:
 
 
 def _sensitivity(rows: PolicyRows, value: float, logging_value: float) -> Sensitivity:
-    found = gamma_sensitivity(rows.log_mass.numpy(), rows.reward.numpy(), logging_value)
-    flips = found.gamma_low if value >= logging_value else found.gamma_high
-    return Sensitivity(flips_at=flips, gammas=found.gammas.tolist(), low=found.low.tolist(), high=found.high.tolist())
+    sensitivity = gamma_sensitivity(rows.log_mass.numpy(), rows.reward.numpy(), logging_value)
+    flips = sensitivity.gamma_low if value >= logging_value else sensitivity.gamma_high
+    return Sensitivity(
+        flips_at=flips, gammas=sensitivity.gammas.tolist(), low=sensitivity.low.tolist(), high=sensitivity.high.tolist()
+    )

@@ -70,12 +70,12 @@ def policy_inputs(
         rewards = None if reward_model is None else reward_model.rewards(contexts)
         for one in asked.values():
             one.add(batch, beta, rewards, top_p)
-    found = {}
+    inputs = {}
     for name, one in passes.items():
         rows = common | one.finish(log_logging, imputed)
         kept = {key for key in rows if key in wanted or key in ("reward", "imputed", "baseline")}
-        found[name] = PolicyInputs({key: rows[key] for key in kept}, one.unsupported)
-    return found
+        inputs[name] = PolicyInputs({key: rows[key] for key in kept}, one.unsupported)
+    return inputs
 
 
 def weight_inputs(
@@ -147,16 +147,16 @@ class _Pass:
             values[batch.rows] = parts[name].double()
 
     def finish(self, log_logging: Tensor, imputed: Tensor | None) -> dict[str, Tensor]:
-        found = dict(self._rows)
-        if "log_target" not in found:
-            found["log_target"] = logged_log_prob(self._target, self._log)
-        found["log_ratio"] = _difference(found["log_target"], log_logging)
+        inputs = dict(self._rows)
+        if "log_target" not in inputs:
+            inputs["log_target"] = logged_log_prob(self._target, self._log)
+        inputs["log_ratio"] = _difference(inputs["log_target"], log_logging)
         if "recorded_log_ratio" in self._wanted and self._log.logging_prob is not None:
-            found["recorded_log_ratio"] = found["log_target"] - tensor(self._log.logging_prob).log()
+            inputs["recorded_log_ratio"] = inputs["log_target"] - tensor(self._log.logging_prob).log()
         if self._has_rewards:
             assert imputed is not None
-            found["imputed"] = imputed
-        return found
+            inputs["imputed"] = imputed
+        return inputs
 
 
 def _top_p_parts(

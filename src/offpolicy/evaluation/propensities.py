@@ -29,13 +29,13 @@ def worst_case_band(rows: PolicyRows, gamma: float, level: float = 0.95) -> Inte
     """Every β in [β̂e^{−γU}, β̂e^{γU}], row by row: the exact range of SNIPS, with its sampling error on either side."""
     if "uncertainty" not in rows.inputs:
         raise ParameterError("The worst case over β̂'s band needs U of every row, which is not known here.")
-    found = rows.clustered(ESTIMATORS["snips"])
+    snips = rows.clustered(ESTIMATORS["snips"])
     s = spread(rows.inputs["uncertainty"], gamma).numpy()
     low, high = worst_case_self_normalised(rows.log_mass.numpy(), s, rows.reward.numpy())
-    error = float(norm.ppf(0.5 + level / 2)) * found.jackknife_error
+    error = float(norm.ppf(0.5 + level / 2)) * snips.jackknife_error
     low, high = (max(low - error, 0.0), min(high + error, 1.0)) if np.isfinite(error) else (0.0, 1.0)
     vacuous = low <= 0.0 and high >= 1.0
-    return Interval(low, high, level, "worst_case", vacuous, found.value, found.refusal)
+    return Interval(low, high, level, "worst_case", vacuous, snips.value, snips.refusal)
 
 
 def refit_bootstrap(
@@ -89,15 +89,15 @@ def propensity_model_row(
     name: str, likelihood: float, calibration: float | None, rows: PolicyRows, scale: Scale, level: float
 ) -> PropensityModel:
     """A policy's value under one model of β̂ with this held-out quality, on the user's scale."""
-    found = auto_estimate(rows, level)
+    estimate = auto_estimate(rows, level)
     return PropensityModel(
         model=name,
         log_likelihood=likelihood,
         calibration_error=calibration,
         mean_weight=rows.mean(rows.ratio.double()),
-        value=scale.value(found.value),
-        low=scale.value(found.interval.low),
-        high=scale.value(found.interval.high),
+        value=scale.value(estimate.value),
+        low=scale.value(estimate.interval.low),
+        high=scale.value(estimate.interval.high),
     )
 
 
@@ -110,7 +110,7 @@ def compare_propensity_models(
     """
     target, scale = as_policy(policy, log), Scale(*log.reward_range)
     reward_model = None if rows_only(target) else PooledRewardModel.fit(log)
-    found: list[PropensityModel] = []
+    answers: list[PropensityModel] = []
     rows: PolicyRows | None = None
     with progress("propensity models", len(models)) as advance:
         for model in models:
@@ -118,9 +118,9 @@ def compare_propensity_models(
             if rows is None:
                 rows = PolicyRows.of(log, target, beta, reward_model=reward_model)
             quality = (beta.quality.log_likelihood, beta.quality.calibration_error)
-            found.append(propensity_model_row(beta.model, *quality, under_model(rows, beta), scale, level))
+            answers.append(propensity_model_row(beta.model, *quality, under_model(rows, beta), scale, level))
             advance(beta.model)
-    return found
+    return answers
 
 
 @dataclass(frozen=True)

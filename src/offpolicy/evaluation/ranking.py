@@ -80,8 +80,8 @@ class ActionSets:
             return np.zeros(action.shape, dtype=np.bool_)
         stride = max(int(self.actions.max()), int(action.max())) + 1
         known, asked = self.owner * stride + self.actions, user * stride + action
-        found: npt.NDArray[np.bool_] = known[np.searchsorted(known, asked).clip(max=len(known) - 1)] == asked
-        return found
+        contained: npt.NDArray[np.bool_] = known[np.searchsorted(known, asked).clip(max=len(known) - 1)] == asked
+        return contained
 
     def without(self, other: "ActionSets") -> "ActionSets":
         """Each set without the actions of the other one."""
@@ -147,8 +147,8 @@ class TopHits:
         return cls(named, hits, positives.sizes, np.broadcast_to(candidates, n_users).astype(np.int64))
 
 
-def _refuse_nan(found: Any) -> None:
-    if found:
+def _refuse_nan(has_nan: Any) -> None:
+    if has_nan:
         raise ParameterError("Scores must be numbers to rank by, but some are NaN. Look for a diverged model.")
 
 
@@ -209,13 +209,13 @@ class RankingSums:
         hits = batch.hits[:, : self.k]
         discount = 1 / np.log2(np.arange(2, self.k + 2))
         ideal = np.concatenate(([0.0], np.cumsum(discount)))[np.minimum(batch.positives, self.k)]
-        found = hits.sum(1)
+        n_hits = hits.sum(1)
         short = np.minimum(batch.candidates, self.k) if self.short_lists == "length" else self.k
         gain = (hits * discount[: hits.shape[1]]).sum(1)  # row by row, so that batching cannot change a bit
         some = batch.positives > 0
         metrics = np.zeros((len(hits), 3))
-        np.divide(found, short, out=metrics[:, 0], where=np.broadcast_to(short, found.shape) != 0)
-        np.divide(found, batch.positives, out=metrics[:, 1], where=some)
+        np.divide(n_hits, short, out=metrics[:, 0], where=np.broadcast_to(short, n_hits.shape) != 0)
+        np.divide(n_hits, batch.positives, out=metrics[:, 1], where=some)
         np.divide(gain, ideal, out=metrics[:, 2], where=some)
         self._users.append(batch.user)
         self._metrics.append(metrics)

@@ -49,7 +49,7 @@ class PolicyRows:
         """Compute the inputs these estimators ask for, in one pass over the log for all targets."""
         asked = {name for row in estimators for name in (*row.inputs, *row.optional_inputs)}
         names = {*BASIC, *asked}.difference(INDEX_INPUTS)
-        found = policy_inputs(
+        inputs = policy_inputs(
             names,
             log,
             targets,
@@ -58,7 +58,7 @@ class PolicyRows:
             reward_model=reward_model,
             support=support,
         )
-        return {name: cls(log, one.rows, one.unsupported) for name, one in found.items()}
+        return {name: cls(log, one.rows, one.unsupported) for name, one in inputs.items()}
 
     @classmethod
     def of(cls, log: LoggedData, target: Policy, logging_policy: Policy, **given: Any) -> "PolicyRows":
@@ -87,11 +87,11 @@ class PolicyRows:
 
     def part(self, rows: slice, names: Iterable[str] = INDEX_INPUTS) -> dict[str, Tensor]:
         """The inputs of some rows, with those of the log's own arrays that are named."""
-        found = {name: values[rows] if values.ndim else values for name, values in self.inputs.items()}
+        inputs = {name: values[rows] if values.ndim else values for name, values in self.inputs.items()}
         for name in INDEX_INPUTS:
             if name in names:
-                found[name] = tensor(getattr(self.log, name))[rows].long()
-        return found
+                inputs[name] = tensor(getattr(self.log, name))[rows].long()
+        return inputs
 
     def parts(self) -> Iterator[slice]:
         """Slices that cover the rows."""
@@ -154,7 +154,7 @@ class PolicyRows:
 
     def _summed(self, terms: Iterable[tuple[slice, Terms]]) -> ClusteredTerms:
         sums = ClusterSums()
-        for part, found in terms:
+        for part, batch in terms:
             weight = None if self.row_weight is None else self.row_weight[part]
-            sums.add(found, self.cluster[part].long(), weight)
+            sums.add(batch, self.cluster[part].long(), weight)
         return sums.finish()

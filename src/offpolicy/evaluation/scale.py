@@ -21,35 +21,35 @@ class Scale:
         """A difference or a width."""
         return width * (self.high - self.low)
 
-    def interval(self, found: UnitInterval) -> Interval:
+    def interval(self, interval: UnitInterval) -> Interval:
         """An interval."""
-        low, high, centre = (self.value(end) for end in (found.low, found.high, found.centre))
+        low, high, centre = (self.value(end) for end in (interval.low, interval.high, interval.centre))
         return Interval(
             low=low,
             high=high,
-            level=found.level,
-            method=found.method,
-            vacuous=found.vacuous,
+            level=interval.level,
+            method=interval.method,
+            vacuous=interval.vacuous,
             centre=centre,
-            note=found.note,
+            note=interval.note,
         )
 
-    def two_part(self, found: TwoPartInterval) -> TwoPartInterval:
+    def two_part(self, interval: TwoPartInterval) -> TwoPartInterval:
         """An interval with its two parts."""
-        centre = None if found.centre is None else self.value(found.centre)
-        ends = {"low": self.value(found.low), "high": self.value(found.high), "centre": centre}
-        parts = {"sampling": self.width(found.sampling), "propensity": self.width(found.propensity)}
-        return found.model_copy(update=ends | parts)
+        centre = None if interval.centre is None else self.value(interval.centre)
+        ends = {"low": self.value(interval.low), "high": self.value(interval.high), "centre": centre}
+        parts = {"sampling": self.width(interval.sampling), "propensity": self.width(interval.propensity)}
+        return interval.model_copy(update=ends | parts)
 
-    def comparison(self, found: Comparison, reference: float) -> Comparison:
+    def comparison(self, comparison: Comparison, reference: float) -> Comparison:
         """A difference in [−1, 1] against a reference whose value in [0, 1] is given."""
-        ends = {name: self.width(getattr(found, name)) for name in ("difference", "low", "high")}
+        ends = {name: self.width(getattr(comparison, name)) for name in ("difference", "low", "high")}
         size = abs(self.value(reference))
-        return found.model_copy(update=ends | {"relative": ends["difference"] / size if size > 0 else None})
+        return comparison.model_copy(update=ends | {"relative": ends["difference"] / size if size > 0 else None})
 
-    def sensitivity(self, found: Sensitivity) -> Sensitivity:
+    def sensitivity(self, sensitivity: Sensitivity) -> Sensitivity:
         """The range of the value by Γ."""
         curves = {
-            name: [None if v is None else self.value(v) for v in getattr(found, name)] for name in ("low", "high")
+            name: [None if v is None else self.value(v) for v in getattr(sensitivity, name)] for name in ("low", "high")
         }
-        return found.model_copy(update=curves)
+        return sensitivity.model_copy(update=curves)

@@ -95,10 +95,10 @@ class Alternation:
             matrix.add(features, None if self._count is None else self._count[places])
         spread = matrix.finish()
         for log, rows in self._parts:
-            found = torch.empty(log.n_rows, dtype=torch.float64)
+            uncertainty = torch.empty(log.n_rows, dtype=torch.float64)
             for places, features in self._features(log, items):
-                found[places] = spread.of(features)
-            rows.put("uncertainty", found)
+                uncertainty[places] = spread.of(features)
+            rows.put("uncertainty", uncertainty)
 
     def _features(self, log: LoggedData, items: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """g = state · item of the logged rows, a chunk at a time."""

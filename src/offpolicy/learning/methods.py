@@ -66,13 +66,13 @@ class MethodSpec:
     @cached_property
     def hyper(self) -> Mapping[str, HyperParameter]:
         """Every hyper-parameter with range and default: the weight's, the selection's and the objective's."""
-        found: dict[str, HyperParameter] = {} if self.estimator is None else dict(self.estimator.hyper)
+        hyper: dict[str, HyperParameter] = {} if self.estimator is None else dict(self.estimator.hyper)
         if self.selection is not None:
-            found |= ESTIMATORS[self.selection].hyper
-        found |= self.formula.hyper
+            hyper |= ESTIMATORS[self.selection].hyper
+        hyper |= self.formula.hyper
         for name, value in self.defaults.items():
-            found[name] = HyperParameter(name, value, found[name].allowed)
-        return found
+            hyper[name] = HyperParameter(name, value, hyper[name].allowed)
+        return hyper
 
     @cached_property
     def values(self) -> Mapping[str, Hyper]:

@@ -66,9 +66,9 @@ class Ranked:
 
     def score(self, policy: ScorerPolicy) -> float:
         """P@k, R@k or NDCG@k."""
-        found = _RANKING.fullmatch(self.name)
-        assert found is not None
-        sums = RankingSums(int(found[2]))
+        match = _RANKING.fullmatch(self.name)
+        assert match is not None
+        sums = RankingSums(int(match[2]))
         if self.lists is not None:
             ranking = rank_lists(policy, self.lists, sums)
         else:

@@ -172,11 +172,11 @@ class Objective:
         fixed_states, fixed_weights, fixed_bias = states.detach(), weights.detach(), bias.detach()
 
         def values(part: slice) -> Tensor:
-            found = (rewards(part) - shift).to(states.dtype)
+            gains = (rewards(part) - shift).to(states.dtype)
             if top_k == 1:
-                return found
+                return gains
             log_prob = torch.addmm(fixed_bias, fixed_states[part], fixed_weights.T).log_softmax(1)
-            return found * top_k_factor(log_prob, top_k)
+            return gains * top_k_factor(log_prob, top_k)
 
         times = None if self.count is None else self.count[batch.rows]
         counts = torch.bincount(batch.row_context, times, minlength=len(states)).to(states.dtype)

@@ -229,9 +229,9 @@ def _identity(
     """Everything that makes a training what it is; a checkpoint of another one is not resumed."""
     settings = {name: value for name, value in config.as_json().items() if name not in FREE_TO_CHANGE}
     given = (whole.rows.fixed.get(name) for name in ("log_logging", "uncertainty", "imputed"))
-    found = {
+    digests = {
         "data": log.fingerprint,
         "nuisances": digest(*(None if values is None else values.numpy() for values in given)),
         "validation": validation.fingerprint if isinstance(validation, LoggedData) else None,
     }
-    return {"method": spec.name, "hyper": dict(spec.values), **found, **settings}
+    return {"method": spec.name, "hyper": dict(spec.values), **digests, **settings}

@@ -172,18 +172,18 @@ def context_inputs(
     """Inputs of a batch's contexts that sum π (and β̂) over actions, a tile of contexts at a time."""
     sums = [name for name in CONTEXT_SUMS if name in wanted]
     names = sums + (["log_target_top"] if "log_target_top" in wanted else [])
-    found = {name: states.new_empty(len(states)) for name in names}
+    inputs = {name: states.new_empty(len(states)) for name in names}
     if not names:
-        return found
+        return inputs
     top = rows.by_context.get("top")
     for part, log_prob in iterate_log_probs(states, weights, bias):
         if sums:
             log_logging = _log_logging(rows, batch, part).to(log_prob)
             for name in sums:
-                found[name][part] = CONTEXT_SUMS[name](log_prob, log_logging)
+                inputs[name][part] = CONTEXT_SUMS[name](log_prob, log_logging)
         if top is not None:
-            found["log_target_top"][part] = log_prob.gather(1, top[batch.numbers[part]].long()).logsumexp(1)
-    return found
+            inputs["log_target_top"][part] = log_prob.gather(1, top[batch.numbers[part]].long()).logsumexp(1)
+    return inputs
 
 
 def _log_logging(rows: RowInputs, batch: Batch, part: slice) -> Tensor:

@@ -234,32 +234,32 @@ class Trainer:
         """Resume from the directory's checkpoint, if it has one."""
         if self.directory is None:
             return
-        found = read_checkpoint(self.directory)
-        if found is None:
+        checkpoint = read_checkpoint(self.directory)
+        if checkpoint is None:
             return
         mine = jsonable(self.identity)
-        theirs = found.facts["identity"]
+        theirs = checkpoint.facts["identity"]
         if theirs != mine:
             names = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
             raise OffPolicyError(
                 f"{self.directory} holds another training: {', '.join(names)} differ. Choose another directory, or "
                 "delete this one."
             )
-        done = len(found.facts["history"])
+        done = len(checkpoint.facts["history"])
         if done > self.config.epochs:
             raise OffPolicyError(
                 f"{self.directory} holds this training after {done} epochs, but {self.config.epochs} are asked for: "
                 "epochs cannot be undone. Choose another directory, delete this one, or ask for as many epochs or more."
             )
-        self.scorer.load_state_dict(found.under("scorer"))
-        restore_optimiser(self.optimiser, found.under("optimiser"), found.facts["optimiser"])
+        self.scorer.load_state_dict(checkpoint.under("scorer"))
+        restore_optimiser(self.optimiser, checkpoint.under("optimiser"), checkpoint.facts["optimiser"])
         if self.alternation is not None:
-            self.alternation.scorer.load_state_dict(found.under("logging"), strict=False)
-            moving, groups = found.under("logging_optimiser"), found.facts["logging_optimiser"]
+            self.alternation.scorer.load_state_dict(checkpoint.under("logging"), strict=False)
+            moving, groups = checkpoint.under("logging_optimiser"), checkpoint.facts["logging_optimiser"]
             restore_optimiser(self.alternation.optimiser, moving, groups)
-        self.history = list(found.facts["history"])
-        self.best = Best(**found.facts["best"], state=found.under("best") or None)
-        torch.set_rng_state(found.tensors["random"])
+        self.history = list(checkpoint.facts["history"])
+        self.best = Best(**checkpoint.facts["best"], state=checkpoint.under("best") or None)
+        torch.set_rng_state(checkpoint.tensors["random"])
         write_metrics(self.directory, self.history)
 
     def _why_not_finite(self, epoch: int, number: int, batch: Batch, objective: Objective) -> str:

@@ -210,8 +210,8 @@ def _flattened(lists: pl.Series) -> pl.Series:
 
 
 def _first(mask: pl.Series) -> int:
-    found = mask.fill_null(False).arg_max()
-    return 0 if found is None else found
+    first = mask.fill_null(False).arg_max()
+    return 0 if first is None else first
 
 
 _TYPED = {"numeric": _numeric, "categorical": ids, "embedding": _embedding, "bag": _bag}

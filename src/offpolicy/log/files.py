@@ -39,10 +39,10 @@ def expanded(source: str | Path | Sequence[str | Path]) -> list[Path]:
             raise LogError(f"{path} is a folder. Name its files, for example with the glob {path}/*.parquet.")
         if path.exists() or not glob.has_magic(str(path)):
             return [path]
-        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
-        if not found:
+        matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+        if not matches:
             raise LogError(f"No file matches {path}. Check the pattern and the folder.")
-        return found
+        return matches
     paths = [path for one in source for path in expanded(one)]
     if not paths:
         raise LogError("The list of files is empty. Name at least one file.")

@@ -26,10 +26,10 @@ def text_hash(text: str) -> np.uint64:
 
 def mixed(values: npt.NDArray[Any]) -> Hashes:
     """Every bit of the result depends on every bit of a 64-bit number (the finaliser of SplitMix64)."""
-    found = np.asarray(values).astype(np.uint64) + _STEP
-    found = (found ^ (found >> np.uint64(30))) * _FIRST
-    found = (found ^ (found >> np.uint64(27))) * _SECOND
-    return np.asarray(found ^ (found >> np.uint64(31)))
+    bits = np.asarray(values).astype(np.uint64) + _STEP
+    bits = (bits ^ (bits >> np.uint64(30))) * _FIRST
+    bits = (bits ^ (bits >> np.uint64(27))) * _SECOND
+    return np.asarray(bits ^ (bits >> np.uint64(31)))
 
 
 def vocabulary_hashes(vocabulary: Vocabulary) -> Hashes:
@@ -75,9 +75,9 @@ def uniform(hashes: Hashes, key: str) -> npt.NDArray[np.float64]:
 
 def digest(*arrays: npt.NDArray[Any] | None) -> str:
     """A SHA-256 over arrays in order."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for array in arrays:
-        found.update(b"absent" if array is None else f"{array.dtype} {array.shape} ".encode())
+        sha.update(b"absent" if array is None else f"{array.dtype} {array.shape} ".encode())
         if array is not None:
-            found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+            sha.update(np.ascontiguousarray(array).data)
+    return sha.hexdigest()

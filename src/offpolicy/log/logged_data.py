@@ -216,12 +216,12 @@ class LoggedData:
         shares = checked_fractions(fractions)
         part = self._parts(shares, by, f"split {seed}")
         named = "/".join(f"{share:g}" for share in shares)
-        found = []
+        parts = []
         for number in range(len(shares)):
             rows = np.flatnonzero(part == number)
             taken = replace(self.take(rows), lineage=f"{self.lineage}split {seed} {named} part {number};")
-            found.append((rows, taken))
-        return found
+            parts.append((rows, taken))
+        return parts
 
     def folds(self, k: int, by: Unit | None = None, seed: int = 0) -> Rows:
         """The fold 0..k-1 of each row for cross-fitting; rows of one group share a fold (groups as in `split`)."""
@@ -266,10 +266,10 @@ class LoggedData:
     def row_hashes(self) -> Hashes:
         """A hash of what each row says: context, action, reward, instant; the same in any later version of the log."""
         action = mixed(vocabulary_hashes(self.actions.vocabulary))[self.action]
-        found = mixed(self.context_hashes[self.context_index] + action) ^ number_hashes(
+        hashes = mixed(self.context_hashes[self.context_index] + action) ^ number_hashes(
             self.reward_to_user_scale(self.reward)
         )
-        return owned(found if self.timestamp is None else mixed(found) ^ mixed(self.timestamp))
+        return owned(hashes if self.timestamp is None else mixed(hashes) ^ mixed(self.timestamp))
 
     @cached_property
     def rows_fingerprint(self) -> str:

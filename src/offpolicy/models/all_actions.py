@@ -109,10 +109,10 @@ class _TotalExpectation(torch.autograd.Function):
         d_weights = torch.zeros_like(weights) if needs[1] else None
         d_bias = torch.zeros_like(bias) if needs[2] and bias is not None else None
         for part, logits in iterate_logits(states, weights, bias):
-            prob, found = torch.softmax(logits, 1, out=logits), values(part)
-            mean = torch.linalg.vecdot(prob, found)
+            prob, reward = torch.softmax(logits, 1, out=logits), values(part)
+            mean = torch.linalg.vecdot(prob, reward)
             total += mean @ counts[part]
-            slope = prob.mul_(found.sub(mean.unsqueeze(1)).mul_(counts[part].unsqueeze(1)))  # (tile, actions)
+            slope = prob.mul_(reward.sub(mean.unsqueeze(1)).mul_(counts[part].unsqueeze(1)))  # (tile, actions)
             if d_states is not None:
                 torch.mm(slope, weights, out=d_states[part])
             if d_weights is not None:
@@ -151,9 +151,9 @@ def top_k(states: Tensor, weights: Tensor, bias: Tensor | None, k: int) -> tuple
 
 def best_first(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best actions of each row of scores, and their scores; of equal scores the lowest action, exactly."""
-    found = scores.topk(min(k + 1, scores.shape[1]), dim=1)
-    best, last = found.indices[:, :k].clone(), found.values[:, k - 1 : k]
-    crowded = (found.values[:, k:] == last).any(1).nonzero().squeeze(1)  # more share the last place than fit
+    top = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    best, last = top.indices[:, :k].clone(), top.values[:, k - 1 : k]
+    crowded = (top.values[:, k:] == last).any(1).nonzero().squeeze(1)  # more share the last place than fit
     if len(crowded):
         best[crowded] = _lowest_of_equals(scores[crowded], last[crowded], k)
     best = best.sort(1).values

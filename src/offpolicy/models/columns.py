@@ -63,10 +63,10 @@ class IdPositions:
         for known, table in self._tables:
             if known is vocabulary:
                 return table
-        found = self.vocabulary.encode(vocabulary.ids).astype(np.int64)
-        found[found < 0] = len(self)
-        self._tables = ((vocabulary, found), *self._tables[: REMEMBERED - 1])
-        return found
+        positions = self.vocabulary.encode(vocabulary.ids).astype(np.int64)
+        positions[positions < 0] = len(self)
+        self._tables = ((vocabulary, positions), *self._tables[: REMEMBERED - 1])
+        return positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +204,9 @@ def column_from_json(recipe: dict[str, Any]) -> FittedColumn:
 def _column(table: FeatureTable, name: str, kind: Kind) -> Column:
     column = table.get(name)
     if column is None or column.kind != kind:
-        found = "it is missing" if column is None else f"it is {column.kind}"
+        problem = "it is missing" if column is None else f"it is {column.kind}"
         raise ParameterError(
-            f"Column {name!r} must be {kind}, as when the model was fitted, but {found}; the table holds "
+            f"Column {name!r} must be {kind}, as when the model was fitted, but {problem}; the table holds "
             f"{', '.join(table)}. Read the new data with the schema of the old."
         )
     return column

@@ -190,8 +190,8 @@ class LoggingTwoTower(_TwoTower):
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Its own parameters."""
         theirs = f"{prefix}.user." if prefix else "user."
-        found = super().named_parameters(prefix, recurse, remove_duplicate)
-        return (named for named in found if not named[0].startswith(theirs))
+        parameters = super().named_parameters(prefix, recurse, remove_duplicate)
+        return (named for named in parameters if not named[0].startswith(theirs))
 
     def specification(self) -> dict[str, Any]:
         """The other scorer and the shape of its own items."""

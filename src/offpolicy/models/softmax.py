@@ -53,31 +53,31 @@ class _Softmax(torch.autograd.Function):
         row_context: Tensor,
         row_action: Tensor,
         max_bytes: int,
-        every: bool,
+        all_contexts: bool,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(states, weights, bias, row_context, row_action)
         ctx.max_bytes = max_bytes
         rows = Rows(row_context, row_action)
-        found, log_total = sweep(states, weights, bias, rows, max_bytes=max_bytes, every=every)
-        return found.log_prob, log_total
+        gradient, log_total = sweep(states, weights, bias, rows, max_bytes=max_bytes, all_contexts=all_contexts)
+        return gradient.log_prob, log_total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, row_upstream: Tensor, context_upstream: Tensor) -> tuple[Tensor | None, ...]:
         states, weights, bias, row_context, row_action = ctx.saved_tensors
         kept = row_upstream.nonzero().squeeze(1)
-        found, _ = sweep(
+        gradient, _ = sweep(
             states,
             weights,
             bias,
             Rows(row_context[kept], row_action[kept]),
             max_bytes=ctx.max_bytes,
-            every=bool(context_upstream.any()),
+            all_contexts=bool(context_upstream.any()),
             coefficients=row_upstream[kept],
             context_coefficients=context_upstream,
             needs=ctx.needs_input_grad[:3],
         )
-        return found.states, found.weights, found.bias, None, None, None, None
+        return gradient.states, gradient.weights, gradient.bias, None, None, None, None
 
 
 class _WeightedLogLikelihood(torch.autograd.Function):
@@ -101,8 +101,8 @@ class _WeightedLogLikelihood(torch.autograd.Function):
             return row
 
         needs = ctx.needs_input_grad[:3]
-        found, _ = sweep(states, weights, bias, rows, max_bytes=max_bytes, coefficients=observed, needs=needs)
-        ctx.gradients = found[1:]
+        gradient, _ = sweep(states, weights, bias, rows, max_bytes=max_bytes, coefficients=observed, needs=needs)
+        ctx.gradients = gradient[1:]
         return value
 
     @staticmethod

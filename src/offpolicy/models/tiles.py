@@ -90,18 +90,18 @@ class Rows:
     context: Tensor  # (n,)
     action: Tensor  # (n,)
 
-    def tiles(self, contexts: int, size: int, *, every: bool = False) -> Iterator[Tile]:
-        """So many contexts at a time; those without rows are left out, unless `every` one is wanted.
+    def tiles(self, contexts: int, size: int, *, all_contexts: bool = False) -> Iterator[Tile]:
+        """So many contexts at a time; those without rows are left out, unless `all_contexts` is set.
 
         A tile that holds all of them may keep some without rows: to look for them takes longer.
         """
-        if contexts <= size and (every or contexts <= len(self.context)):
+        if contexts <= size and (all_contexts or contexts <= len(self.context)):
             yield Tile(slice(None), contexts, slice(None), self.action, self.context)
             return
         in_order = bool((self.context[1:] >= self.context[:-1]).all())
         order = None if in_order else torch.argsort(self.context, stable=True)
         counts = torch.bincount(self.context, minlength=contexts)
-        chosen = torch.arange(contexts, device=counts.device) if every else counts.nonzero().squeeze(1)
+        chosen = torch.arange(contexts, device=counts.device) if all_contexts else counts.nonzero().squeeze(1)
         counts = counts[chosen]
         ends = [0, *counts.cumsum(0).tolist()]
         for start in range(0, len(chosen), size):
@@ -207,7 +207,7 @@ def sweep(
     rows: Rows,
     *,
     max_bytes: int,
-    every: bool = False,
+    all_contexts: bool = False,
     coefficients: Coefficients | None = None,
     context_coefficients: Tensor | None = None,
     needs: tuple[bool, bool, bool] = (False, False, False),
@@ -218,7 +218,7 @@ def sweep(
     d_states = torch.zeros_like(states) if needs[0] else None
     d_weights = torch.zeros_like(weights) if needs[1] else None
     d_bias = torch.zeros_like(bias) if needs[2] and bias is not None else None
-    for tile in rows.tiles(len(states), head.tile, every=every):
+    for tile in rows.tiles(len(states), head.tile, all_contexts=all_contexts):
         tile_states = tile.states(states)
         scaled = (tile_states * LOG2_E).t().contiguous()  # (d, tile)
         picked, shift, total = head.normalise(tile, scaled)

@@ -114,9 +114,9 @@ class BatchNorm(nn.BatchNorm1d):
             return F.batch_norm(input, mean.clone(), variance.clone(), self.weight, self.bias, eps=self.eps)
         batches = cast(Tensor, self.num_batches_tracked).add_(1)
         share = max(cast(float, self.momentum), 1.0 / int(batches))
-        found, spread = torch.zeros_like(mean), torch.zeros_like(variance)  # of this batch, for a momentum of 1
-        out = F.batch_norm(input, found, spread, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
-        mean.lerp_(found, share)
+        batch_mean, spread = torch.zeros_like(mean), torch.zeros_like(variance)  # of this batch, for a momentum of 1
+        out = F.batch_norm(input, batch_mean, spread, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
+        mean.lerp_(batch_mean, share)
         variance.lerp_(spread * (1 - 1 / len(input)), share)  # torch returns the unbiased one
         return out
 

@@ -111,10 +111,10 @@ def two_sample_p(first: Floats, second: Floats, *, equal_variances: bool) -> flo
     return float(stats.ttest_ind(first, second, equal_var=equal_variances).pvalue)
 
 
-def holm(found: Sequence[float | None]) -> list[float | None]:
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's corrected p-values; tests that say nothing do not count."""
-    known = sorted((p, place) for place, p in enumerate(found) if p is not None)
-    corrected: list[float | None] = [None] * len(found)
+    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
     highest = 0.0
     for rank, (p, place) in enumerate(known):
         highest = max(highest, min(1.0, (len(known) - rank) * p))
@@ -124,6 +124,6 @@ def holm(found: Sequence[float | None]) -> list[float | None]:
 
 def compared(columns: Sequence[Column], ours: str, baselines: Sequence[str]) -> list[Comparison | None]:
     """One of our lines in every column of a table, with Holm's correction over the columns."""
-    found = [column.compare(ours, baselines) for column in columns]
-    corrected = holm([None if one is None else one.paired for one in found])
-    return [None if one is None else replace(one, holm=p) for one, p in zip(found, corrected, strict=True)]
+    comparisons = [column.compare(ours, baselines) for column in columns]
+    corrected = holm([None if one is None else one.paired for one in comparisons])
+    return [None if one is None else replace(one, holm=p) for one, p in zip(comparisons, corrected, strict=True)]

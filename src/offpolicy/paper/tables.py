@@ -46,8 +46,8 @@ class Table:
 @cache
 def paper_numbers(name: str) -> Mapping[str, Any]:
     """What the paper prints in one table; empty for an unknown name."""
-    found: Mapping[str, Any] = json.loads(PAPER.read_text(encoding="utf-8")).get(name, {})
-    return found
+    numbers: Mapping[str, Any] = json.loads(PAPER.read_text(encoding="utf-8")).get(name, {})
+    return numbers
 
 
 def measured(rows: Iterable[Row]) -> list[Row]:
@@ -105,10 +105,10 @@ def _group_name(recipe: Recipe, part: str, subset: str | None) -> str:
     return subset if len(recipe.parts) == 1 else f"{part}, {subset}"
 
 
-def _column(found: Sequence[Row], recipe: Recipe, part: str, subset: str | None, metric: str) -> Column:
+def _column(rows: Sequence[Row], recipe: Recipe, part: str, subset: str | None, metric: str) -> Column:
     values: dict[str, dict[int, float]] = {}
     clusters: dict[str, list[list[float]]] = {}
-    for row in found:
+    for row in rows:
         if row["part"] == part and row.get("subset") == subset and row.get(metric) is not None:
             values.setdefault(row["line"], {})[row["seed"]] = row[metric]
             if metric in row.get("clusters", {}):
@@ -118,15 +118,15 @@ def _column(found: Sequence[Row], recipe: Recipe, part: str, subset: str | None,
 
 
 def _tests(
-    labels: Mapping[str, str], line: str, found: Sequence[Comparison | None], paper: Sequence[str]
+    labels: Mapping[str, str], line: str, comparisons: Sequence[Comparison | None], paper: Sequence[str]
 ) -> list[tuple[str, tuple[Shown, ...]]]:
     """A line for each test of one of ours against the best baseline; none where there is nothing to test."""
-    if not any(found):
+    if not any(comparisons):
         return []
     label = labels[line]
     gaps = [
         Shown("–" if one is None else f"{signed(one.difference)} ({labels[one.baseline]}; {one.wins}/{one.seeds})")
-        for one in found
+        for one in comparisons
     ]
     lines = [(f"{label} − best baseline", tuple(gaps))]
     for title, field in (
@@ -136,7 +136,7 @@ def _tests(
         ("p, Student", "student"),
         ("p, by context", "clustered"),
     ):
-        ps = [None if one is None else getattr(one, field) for one in found]
+        ps = [None if one is None else getattr(one, field) for one in comparisons]
         printed = paper if field == "student" else [""] * len(ps)
         if any(p is not None for p in ps):
             cells = tuple(

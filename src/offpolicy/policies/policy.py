@@ -122,10 +122,10 @@ class AlignedPolicy:
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The base's columns in the table's order; −inf for actions the base does not know."""
-        found = self.base.log_probs(contexts)
-        impossible = found.new_full((len(found), 1), -torch.inf)
+        log_probs = self.base.log_probs(contexts)
+        impossible = log_probs.new_full((len(log_probs), 1), -torch.inf)
         codes = torch.from_numpy(self.base.actions.vocabulary.encode(self.actions.vocabulary.ids).astype(np.int64))
-        return torch.cat([found, impossible], 1)[:, codes]
+        return torch.cat([log_probs, impossible], 1)[:, codes]
 
 
 def named(actions: ActionTable, codes: Any) -> str:

@@ -193,9 +193,9 @@ class CountsPolicy:
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """Smoothed counts of the contexts that were in the log."""
         hashes = table_hashes(contexts, contexts.n_rows)
-        found = np.searchsorted(self._known, hashes).clip(max=len(self._known) - 1)
-        known = self._known[found] == hashes
-        place = self._order[found][known]
+        nearest = np.searchsorted(self._known, hashes).clip(max=len(self._known) - 1)
+        known = self._known[nearest] == hashes
+        place = self._order[nearest][known]
         sizes = np.diff(self._starts)[place]
         entry = np.repeat(self._starts[place] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
         counts = torch.zeros(contexts.n_rows, len(self.actions), dtype=torch.float64)
@@ -231,9 +231,9 @@ class ClassifierPolicy:
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The classifier's probabilities, with a pseudo-count shared by the seen actions so that none is zero."""
-        found = torch.from_numpy(np.asarray(self.classifier.predict_proba(self.design.encode(contexts).numpy())))
+        predicted = torch.from_numpy(np.asarray(self.classifier.predict_proba(self.design.encode(contexts).numpy())))
         probs = torch.zeros(contexts.n_rows, len(self.actions), dtype=torch.float64)
-        probs[:, self._classes] = found.double()
+        probs[:, self._classes] = predicted.double()
         pseudo = self._seen.double() / self._seen.sum()
         return ((probs * self._events + pseudo) / (self._events + 1)).log()
 
@@ -262,8 +262,8 @@ class WithBackoff:
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """Logged rows: the base already puts nothing on unseen actions where it was trained with them masked."""
         action = tensor(log.action).long()
-        found = logged_log_prob(self.base, log) + math.log1p(-self.mass)
-        return found.masked_fill(self.unseen[action], self.log_backoff)
+        log_prob = logged_log_prob(self.base, log) + math.log1p(-self.mass)
+        return log_prob.masked_fill(self.unseen[action], self.log_backoff)
 
     @property
     def log_backoff(self) -> float:

@@ -55,8 +55,8 @@ class FunctionPolicy:
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The function's answer, checked to be distributions."""
-        found = self.function(contexts)
-        probs = found.detach() if isinstance(found, Tensor) else torch.from_numpy(np.array(found, dtype=np.float64))
+        output = self.function(contexts)
+        probs = output.detach() if isinstance(output, Tensor) else torch.from_numpy(np.array(output, dtype=np.float64))
         if probs.shape != (contexts.n_rows, self.n_actions):
             raise ParameterError(
                 f"The policy function must return probabilities of shape ({contexts.n_rows}, {self.n_actions}), one "

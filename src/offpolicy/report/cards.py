@@ -21,9 +21,9 @@ def fact(value: Any) -> str:
     return label(json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict) else value, 300)
 
 
-def facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+def facts(values: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values; what holds more than one value is left to others."""
-    kept = [(k, v) for k, v in found.items() if not isinstance(v, dict)]
+    kept = [(k, v) for k, v in values.items() if not isinstance(v, dict)]
     return [(label(k, 60).replace("_", " "), fact(v)) for k, v in kept[:MOST_FACTS]]
 
 
@@ -35,8 +35,8 @@ def columns(log: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _mapping(log: dict[str, Any], key: str) -> dict[str, Any]:
-    found = log.get(key)
-    return found if isinstance(found, dict) else {}
+    mapping = log.get(key)
+    return mapping if isinstance(mapping, dict) else {}
 
 
 def run_card(results: Results) -> dict[str, Any]:

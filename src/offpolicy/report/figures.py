@@ -68,11 +68,11 @@ def weights_chart(weights: Weights, policy: str) -> Chart | None:
     return Chart("Weights before and after", drawn.svg(), caption, ("weight", "before", "after"), tuple(rows), legend)
 
 
-def sensitivity_chart(found: Sensitivity, logging_value: float | None, policy: str) -> Chart | None:
+def sensitivity_chart(sensitivity: Sensitivity, logging_value: float | None, policy: str) -> Chart | None:
     """The range of the value when every propensity may be wrong by a factor Γ."""
     curve = [
         (math.log10(g), low, high)
-        for g, low, high in zip(found.gammas, found.low, found.high, strict=False)
+        for g, low, high in zip(sensitivity.gammas, sensitivity.low, sensitivity.high, strict=False)
         if g is not None and g >= 1 and low is not None and high is not None
     ]
     if len(curve) < 2:
@@ -97,7 +97,7 @@ def sensitivity_chart(found: Sensitivity, logging_value: float | None, policy: s
         drawn.line([(row[0], row[side]) for row in curve], kind)
     if logging_value is not None:
         drawn.rule(y=logging_value, text="logging policy", kind="rule today")
-    flips = found.flips_at
+    flips = sensitivity.flips_at
     if flips is not None and 1 < flips <= 10 ** across[1]:
         drawn.rule(x=math.log10(flips), text=f"flips at {flips:.2f} ×", kind="rule bad")
     places = decimals((y[1] - y[0]) / 10)
@@ -116,16 +116,16 @@ def sensitivity_chart(found: Sensitivity, logging_value: float | None, policy: s
 def calibration_chart(quality: Quality) -> Chart | None:
     """How often actions were taken against the probability β̂ gave them, on rows β̂ did not see."""
     rows = quality.rows
-    found = [
+    bins = [
         (b.predicted * rows / b.pairs, b.observed * rows, b.pairs)
         for b in quality.bins
         if b.predicted and b.predicted > 0 and b.observed is not None and b.pairs and b.pairs > 0 and rows > 0
     ]
     # A bin that expects less than a twentieth of a row can only be observed as zero: it says nothing.
-    found = [(p, max(k, 0.0), n) for p, k, n in found if p * n >= 0.05 or k > 0]
-    if not found:
+    bins = [(p, max(k, 0.0), n) for p, k, n in bins if p * n >= 0.05 or k > 0]
+    if not bins:
         return None
-    known = [math.log10(v) for p, k, n in found for v in (p, k / n) if v > 0]
+    known = [math.log10(v) for p, k, n in bins for v in (p, k / n) if v > 0]
     low, high = min(known) - 0.25, max(*known, -0.3) + 0.15
     drawn = panel(
         "Observed frequency by estimated probability",
@@ -136,7 +136,7 @@ def calibration_chart(quality: Quality) -> Chart | None:
     )
     drawn.line([(low, low), (high, high)], "ideal")
     table = []
-    for p, k, n in found:
+    for p, k, n in bins:
         spread = 1.96 * math.sqrt(max(k, 1.0))
         ends = (max(k - spread, 0) / n, max(k + spread, 1e-300) / n)
         x = math.log10(p)

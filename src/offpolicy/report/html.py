@@ -50,13 +50,13 @@ def render_report(results: Mapping[str, Any]) -> str:
 
 
 def _rendered(plain: Any, where: str) -> str:
-    found = parse_results(plain, where)
+    parsed = parse_results(plain, where)
     script, style = ((ASSETS / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     page = (
         _environment()
         .get_template("page.html")
         .render(
-            **sections(found),
+            **sections(parsed),
             script=Markup(script),  # our own file, not the user's text
             style=Markup(style),
             policy=f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}; "

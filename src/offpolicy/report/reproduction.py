@@ -33,7 +33,7 @@ def grid_charts(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], label
         for row in rows:
             if row.get(metric) is not None:
                 points.setdefault((row["gamma"], row["lam"]), []).append(row[metric])
-        means = {point: sum(found) / len(found) for point, found in points.items()}
+        means = {point: sum(values) / len(values) for point, values in points.items()}
         if means:
             charts.append(_grid_chart(metric, f"{label}: {metric} by γ and λ", means, (gammas, lams)))
     return charts
@@ -70,9 +70,9 @@ def profile_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         buckets.setdefault(row["log_frequency"], []).append(row)
     names = ("logging_prob", "uncertainty")
     shown = []
-    for bucket, found in sorted(buckets.items()):
-        means = {name: sum(row[name] for row in found) / len(found) for name in names}
-        counts = {name: round(sum(row[name] for row in found) / len(found)) for name in ("rows", "actions")}
+    for bucket, members in sorted(buckets.items()):
+        means = {name: sum(row[name] for row in members) / len(members) for name in names}
+        counts = {name: round(sum(row[name] for row in members) / len(members)) for name in ("rows", "actions")}
         shown.append(Frequency(log_frequency=bucket, **means, **counts))
     return frequency_charts(shown)
 

@@ -227,7 +227,7 @@ class Evaluation(Part):
     @property
     def candidates(self) -> dict[str, PolicyResult]:
         """The policies that are not mere references."""
-        return {name: found for name, found in self.policies.items() if not found.reference}
+        return {name: policy for name, policy in self.policies.items() if not policy.reference}
 
     def against(self, reference: str = LOGGING) -> dict[str, Comparison]:
         """Each candidate's comparison with a reference."""

@@ -145,8 +145,8 @@ def _kept(study: Any) -> list[Any]:
     for trial in study.get_trials(deepcopy=False):
         if trial.state.name == "RUNNING":
             study.tell(trial.number, state=_optuna().trial.TrialState.FAIL)
-    found = study.get_trials(deepcopy=False)
-    return [trial for trial in found if trial.state.name != "FAIL" or "reason" in trial.user_attrs]
+    trials = study.get_trials(deepcopy=False)
+    return [trial for trial in trials if trial.state.name != "FAIL" or "reason" in trial.user_attrs]
 
 
 def _run(study: Any, trial: Any, objective: Objective, prune: bool) -> None:
@@ -199,7 +199,7 @@ def _best_text(study: Any) -> str:
 
 def _tuned(name: str, study: Any, trials: int) -> Tuned:
     """The best of the first `trials` points; of equal ones the earliest."""
-    found = [
+    results = [
         Trial(
             t.user_attrs["point"],
             t.state.name.lower(),
@@ -209,9 +209,9 @@ def _tuned(name: str, study: Any, trials: int) -> Tuned:
         )
         for t in _kept(study)
     ]
-    found = sorted((t for t in found if t.point < trials), key=lambda t: t.point)
-    complete = [t for t in found if t.state == "complete" and t.value is not None]
+    results = sorted((t for t in results if t.point < trials), key=lambda t: t.point)
+    complete = [t for t in results if t.state == "complete" and t.value is not None]
     if not complete:
-        raise OffPolicyError(f"None of {trials} trials of {name!r} finished. The first: {found[0].reason}")
+        raise OffPolicyError(f"None of {trials} trials of {name!r} finished. The first: {results[0].reason}")
     best = max(complete, key=lambda t: (t.value or 0.0, -t.point))
-    return Tuned(name, best.settings, float(best.value or 0.0), tuple(found))
+    return Tuned(name, best.settings, float(best.value or 0.0), tuple(results))

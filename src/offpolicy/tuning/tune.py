@@ -51,8 +51,8 @@ class HeldOutValue:
         reward = tensor(self.log.reward).double()
         events = None if self.log.row_weight is None else tensor(self.log.row_weight)
         cluster = tensor(self.log.cluster_index).long()
-        found = clustered(Terms.without_reward_model(ratio, ratio, reward), cluster, events)
-        return float(found.value if self.metric == "value" else found.value - BOUND * found.standard_error)
+        estimate = clustered(Terms.without_reward_model(ratio, ratio, reward), cluster, events)
+        return float(estimate.value if self.metric == "value" else estimate.value - BOUND * estimate.standard_error)
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ class Problem:
 
         def score(policy: Any) -> float:
             nonlocal step
-            found = self.score(policy)
-            report(step, found)
+            value = self.score(policy)
+            report(step, value)
             step += 1
-            return found
+            return value
 
         changes: dict[str, Any] = {**self.given, **settings}
         learned = learn_policy(self.log, method, config=config, validation=score, **changes)

@@ -72,9 +72,9 @@ def cholesky(matrices: Tensor) -> Tensor:
     while bool(scale.isfinite().all()) and jitter <= LAST_JITTER:
         shifted = stuck.clone()
         shifted.diagonal(dim1=-2, dim2=-1).add_((jitter * scale).unsqueeze(-1))
-        found, info = torch.linalg.cholesky_ex(shifted)
+        attempt, info = torch.linalg.cholesky_ex(shifted)
         if not bool(info.any()):
-            factor[failed] = found
+            factor[failed] = attempt
             return factor
         jitter *= 2
     raise ParameterError(

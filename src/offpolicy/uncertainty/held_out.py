@@ -73,8 +73,8 @@ def held_out_error(logging_policy: LoggingPolicy, splits: int = 5, seed: int = 0
 
 def held_out_errors(logging_policy: LoggingPolicy, draws: int = 10, seed: int = 0) -> Tensor:
     """Errors |log β̂ − log β*| as large as `draws` refits on halves tell, from normal laws; (draws, rows)."""
-    found = held_out_error(logging_policy, max(1, draws // 2), seed)
-    variance = (found.scale * row_uncertainty(logging_policy, "per_action")) ** 2 + found.misspecification**2
+    error = held_out_error(logging_policy, max(1, draws // 2), seed)
+    variance = (error.scale * row_uncertainty(logging_policy, "per_action")) ** 2 + error.misspecification**2
     # An error Δ of a logit is an error of (1 − β̂)Δ of its log-probability.
     deviation = -torch.expm1(logging_policy.row_log_prob.clamp(max=0.0)) * variance.sqrt()
     random = torch_generator(seed, "calibration", "held-out")

@@ -96,11 +96,13 @@ def state_function(softmax: ScorerPolicy | None, data: LoggedData, intercept: bo
     design = DesignMatrix.fit(data.contexts) if softmax is None else None
 
     def states(log: LoggedData) -> Tensor:
-        found = softmax.states(log.contexts) if softmax is not None else None
+        states_of_log = softmax.states(log.contexts) if softmax is not None else None
         if design is not None:
-            found = design.encode(log.contexts)
-        assert found is not None
-        return torch.cat([found, found.new_ones(len(found), 1)], 1) if intercept else found
+            states_of_log = design.encode(log.contexts)
+        assert states_of_log is not None
+        return (
+            torch.cat([states_of_log, states_of_log.new_ones(len(states_of_log), 1)], 1) if intercept else states_of_log
+        )
 
     return states
 
@@ -129,10 +131,10 @@ def _shared(
     weight, itself = _weights(data), _itself(data, rows)
     for part in pieces(data.n_rows, matrix.d):
         matrix.add(source(part), None if weight is None else weight[part])
-    found = matrix.finish(ridge)
+    shared = matrix.finish(ridge)
     return torch.cat(
         [
-            found.of(query(part), itself if isinstance(itself, bool) else itself[part])
+            shared.of(query(part), itself if isinstance(itself, bool) else itself[part])
             for part in pieces(rows.n_rows, matrix.d)
         ]
     )

@@ -78,13 +78,13 @@ class IntervalMethod:
                 "Use 'normal' or 'bootstrap' for differences."
             )
         refused = Bounds(-np.inf, np.inf, terms.refusal)
-        found = refused if terms.refusal else self.bounds(terms, level, **checked)
-        return self._finished(terms, level, clip, found)
+        bounds = refused if terms.refusal else self.bounds(terms, level, **checked)
+        return self._finished(terms, level, clip, bounds)
 
-    def _finished(self, terms: ClusterStatistic, level: float, clip: bool, found: Bounds) -> Interval:
-        low, high = float(found.low), float(found.high)
+    def _finished(self, terms: ClusterStatistic, level: float, clip: bool, bounds: Bounds) -> Interval:
+        low, high = float(bounds.low), float(bounds.high)
         least, most = terms.limits
-        notes = [terms.note, found.note]
+        notes = [terms.note, bounds.note]
         if clip and (low > most or high < least):
             notes.append(f"[{low:.4g}, {high:.4g}] holds no possible value: the weights cannot be right")
             low, high = least, most
@@ -93,7 +93,7 @@ class IntervalMethod:
         vacuous = low <= least and high >= most
         if vacuous and not any(notes):
             notes.append("covers every possible value")
-        centre = terms.value if found.centre is None else found.centre
+        centre = terms.value if bounds.centre is None else bounds.centre
         return Interval(low, high, level, self.name, vacuous, centre, "; ".join(filter(None, notes)))
 
     def _check(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,12 +77,12 @@ def _bad(path: Path, line: int, problem: str, remedy: str = "Fix or drop the lin
 
 def _number(path: Path, line: int, what: str, value: Any) -> float:
     try:
-        found = math.nan if isinstance(value, bool) else float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         _bad(path, line, f"must hold a number as {what}, but it holds {shown(value)}")
-    return found
+    return number
 
 
 def _dsjson_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
@@ -193,8 +193,8 @@ def _cb_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
 
 def _label(line: str) -> list[str] | None:
     """Action, cost and probability of a line; None where it has no label or is shared."""
-    found = next((token for token in line.partition("|")[0].split() if token.count(":") == 2), None)
-    return None if found is None or line.startswith("shared") else found.split(":")
+    label = next((token for token in line.partition("|")[0].split() if token.count(":") == 2), None)
+    return None if label is None or line.startswith("shared") else label.split(":")
 
 
 def _cb_row(path: Path, number: int, line: str) -> Row:
