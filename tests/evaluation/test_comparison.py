@@ -11,7 +11,7 @@ from hand_made import HandMade
 from offpolicy.evaluation import Evaluator, Options, auto_estimate, compare, evaluate
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.clusters import ClusteredTerms
-from offpolicy.evaluation.comparison import best_by_lower_bound
+from offpolicy.evaluation.comparison import best_by_lower_bound, holm
 from offpolicy.evaluation.scale import Scale
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
@@ -129,6 +129,12 @@ def test_holm_counts_every_candidate_of_a_reference() -> None:
         expected[place] = max(smaller)
     assert [one.adjusted_p_value for one in found] == pytest.approx(expected.tolist(), rel=1e-9)
     assert any((one.adjusted_p_value or 0) > (one.p_value or 0) + 1e-6 for one in found)
+
+
+def test_an_adjusted_p_value_is_never_below_that_of_a_smaller_p() -> None:
+    """2·0.021 is less than 3·0.02, and 0.03 less than both."""
+    assert holm([0.03, 0.02, 0.021]) == pytest.approx([0.06, 0.06, 0.06])
+    assert holm([0.5, 0.6, 0.01]) == pytest.approx([1.0, 1.0, 0.03])
 
 
 def test_the_best_has_the_highest_lower_bound_not_the_highest_value() -> None:
@@ -274,6 +280,9 @@ def test_level_reaches_intervals_and_comparisons() -> None:
     assert narrow.logging.interval is not None
     assert narrow.logging.interval.level == 0.5
     assert narrow["new"].estimates[0].intervals["normal"].level == 0.5
+    half = (narrow["new"].interval.high - narrow["new"].interval.low) / 2
+    effect = half * (1 + norm.ppf(0.8) / norm.ppf(0.75))
+    assert narrow["new"].detectable_effect == pytest.approx(effect, rel=1e-9)
     one, other = wide.comparisons[0], narrow.comparisons[0]
     assert other.high - other.low < 0.8 * (one.high - one.low)
 

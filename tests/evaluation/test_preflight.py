@@ -261,22 +261,23 @@ def effective(ratio: Array, events: Array, share: float, n: int) -> float:
     return float(n * np.average(ratio, weights=events) / np.average(ratio * mixed, weights=events))
 
 
-@pytest.mark.parametrize("tail", [8, 20, 40, 200])
-def test_experiment_advice_is_the_least_share_that_brings_two_hundred(tail: int) -> None:
+@pytest.mark.parametrize(
+    ("share", "heavy", "size"),
+    [(0.01, 8, 10.0), (0.02, 8, 10.5), (0.05, 12, 10.0), (0.1, 15, 10.0), (0.2, 20, 12.0), (0.5, 60, 20.0)],
+)
+def test_experiment_advice_is_the_least_share_that_brings_two_hundred(share: float, heavy: int, size: float) -> None:
     """A few large ratios: mixing tames them, so the unmixed ratio would advise something else."""
     n = 600
-    ratio = np.where(np.arange(n) < 600 // tail, float(tail), 0.02)
+    ratio = np.where(np.arange(n) < heavy, size, 1.0)
     events = (1 + np.arange(n) % 3).astype(np.float64)
     clusters = 400
     rows = rows_of(ratio, cluster=np.arange(n) % clusters, row_weight=events)
-    shares = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-    worth = {share: effective(ratio, events, share, clusters) for share in shares}
-    least = min((share for share in shares if worth[share] >= 200), default=None)
+    worth = {each: effective(ratio, events, each, clusters) for each in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)}
+    assert min(each for each, found in worth.items() if found >= 200) == share
     assert effective(ratio, events, 0.0, clusters) < 200, "without mixing no share would do"
-    assert least is not None
     advice = judged(rows, width=0.9).verdict.advice
-    assert f"about {least:.0%} of the traffic" in advice
-    assert f"{clusters} such contexts would be worth about {min(worth[least], clusters):.0f} independent" in advice
+    assert f"about {share:.0%} of the traffic" in advice
+    assert f"{clusters} such contexts would be worth about {worth[share]:.0f} independent" in advice
 
 
 def test_experiment_advice_covers_small_and_large_shares_and_none() -> None:
@@ -285,6 +286,7 @@ def test_experiment_advice_covers_small_and_large_shares_and_none() -> None:
 
     assert "about 1% of the traffic" in advice(np.ones(200))
     assert "200 such contexts would be worth about 200 independent" in advice(np.ones(200))
+    assert "200 such contexts would be worth about 200 independent" in advice(np.full(200, 0.5))
     assert "random half of the traffic" in advice(np.ones(199))
     assert "random half of the traffic" in advice(np.zeros(300)), "a policy that was never seen"
 
