@@ -97,6 +97,8 @@ def _misweighted(rows: PolicyRows) -> float:
     """How much the misweighted share of the policy's choices may change the value, on either side."""
     share = abs(1 - rows.mean(rows.ratio.double()))
     reward = rows.reward.double()
+    if rows.row_weight is None:
+        return share * float(reward.std(correction=0)) / 3
     spread = rows.mean((reward - rows.mean(reward)).square()) ** 0.5
     return float(share * spread / 3)
 

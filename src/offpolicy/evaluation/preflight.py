@@ -93,7 +93,7 @@ def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
     per_context = np.bincount(pairs[first] // log.n_actions, minlength=log.n_contexts)
     repeated = np.bincount(log.context_index, minlength=log.n_contexts) > 1
     single = float((per_context[repeated] == 1).mean()) if repeated.any() else None
-    certain = rows.mean((rows.inputs["log_logging"] > np.log(CERTAIN)).double())
+    certain = rows.mean(rows.inputs["log_logging"] > np.log(CERTAIN))
     deterministic = (single is not None and single > DETERMINISTIC) or certain > DETERMINISTIC
     spread = float(log.reward.std())
     return [

@@ -262,7 +262,7 @@ class LoggedData:
         vocabulary = self.cluster_vocabulary or Vocabulary(range(int(self.cluster.max()) + 1))
         return owned(vocabulary_hashes(vocabulary))
 
-    @cached_property
+    @property
     def row_hashes(self) -> Hashes:
         """A hash of what each row says: context, action, reward, instant; the same in any later version of the log."""
         action = mixed(vocabulary_hashes(self.actions.vocabulary))[self.action]
