@@ -187,3 +187,21 @@ def test_a_row_stands_for_as_many_events_as_its_weight() -> None:
 def test_impossible_event_weights_are_refused(weight: np.ndarray, said: str) -> None:
     with pytest.raises(LogError, match=said):
         a_log(row_weight=weight)
+
+
+def test_parts_and_changes_keep_hashes_that_are_right() -> None:
+    log = LoggedData.from_arrays(
+        {"user": [f"u{i % 7}" for i in range(40)], "x": np.arange(40) % 5},
+        np.arange(40) % 3,
+        np.zeros(40),
+        actions=3,
+        cluster=[f"c{i % 4}" for i in range(40)],
+    )
+    plain = LoggedData.from_arrays(log.contexts, log.action, log.reward, context_index=log.context_index, actions=3)
+    _ = log.context_hashes, log.cluster_hashes, plain.context_hashes
+    parts = [log.take(np.arange(3, 20, 2)), log.split((0.5, 0.5))[0], log.weighted(np.ones(40)), plain.take([1, 5, 30])]
+    for part in parts:
+        fresh = LoggedData(**{name: getattr(part, name) for name in part.__dataclass_fields__})
+        assert np.array_equal(part.context_hashes, fresh.context_hashes)
+        assert np.array_equal(part.cluster_hashes, fresh.cluster_hashes)
+        assert part.fingerprint == fresh.fingerprint

@@ -6,12 +6,14 @@ count by their spelling. Splits, fingerprints and the recognition of known rows 
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from offpolicy.log.features import BagColumn, CategoricalColumn, Column, Vocabulary
+from offpolicy.log.ids import owned
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
@@ -32,10 +34,11 @@ def mixed(values: npt.NDArray[Any]) -> Hashes:
     return np.asarray(bits ^ (bits >> np.uint64(31)))
 
 
+@lru_cache(maxsize=8)
 def vocabulary_hashes(vocabulary: Vocabulary) -> Hashes:
     """The hash of each id, by its spelling; a missing id is like no other."""
     named = ("missing" if one is None else f"id {one}" for one in vocabulary.to_list())
-    return np.array([text_hash(name) for name in named], dtype=np.uint64)
+    return owned(np.array([text_hash(name) for name in named], dtype=np.uint64))
 
 
 def number_hashes(values: npt.NDArray[Any]) -> Hashes:

@@ -196,8 +196,20 @@ class LoggedData:
         if not len(changed["action"]):
             raise LogError("A log needs at least one row, but this one is empty.")
         changed["contexts"] = self.contexts if len(used) == self.n_contexts else self.contexts.take(used)
+        if "context_hashes" in self.__dict__:  # hashes are not worked out again for a part
+            changed["context_hashes"] = owned(self.context_hashes[used])
+        if self.cluster is not None and "cluster_hashes" in self.__dict__:
+            changed["cluster_hashes"] = owned(self.cluster_hashes[used_clusters])
         same = {each.name: getattr(self, each.name) for each in fields(self)}
         return trusted(LoggedData, **same | changed)
+
+    def _changed(self, **changes: Any) -> "LoggedData":
+        """The same contexts and clusters, so the same hashes of them, with other fields."""
+        kept = {name: self.__dict__[name] for name in ("context_hashes", "cluster_hashes") if name in self.__dict__}
+        made = replace(self, **changes)
+        for name, hashes in kept.items():
+            object.__setattr__(made, name, hashes)
+        return made
 
     def split(self, fractions: Sequence[float], by: Unit | None = None, seed: int = 0) -> tuple["LoggedData", ...]:
         """Disjoint logs of about these fractions of the groups; a group is never on two sides.
@@ -219,7 +231,7 @@ class LoggedData:
         parts = []
         for number in range(len(shares)):
             rows = np.flatnonzero(part == number)
-            taken = replace(self.take(rows), lineage=f"{self.lineage}split {seed} {named} part {number};")
+            taken = self.take(rows)._changed(lineage=f"{self.lineage}split {seed} {named} part {number};")
             parts.append((rows, taken))
         return parts
 
@@ -312,15 +324,15 @@ class LoggedData:
                 f"The log holds {missing.size} actions that the table does not, such as {named}. Give a table with all "
                 "actions of the log."
             )
-        return replace(self, action=owned(codes[self.action]), actions=actions)
+        return self._changed(action=owned(codes[self.action]), actions=actions)
 
     def weighted(self, row_weight: Any) -> "LoggedData":
         """The same rows, each standing for so many events; None takes every row for one."""
-        return replace(self, row_weight=row_weight)
+        return self._changed(row_weight=row_weight)
 
     def without_propensities(self) -> "LoggedData":
         """The same log with its logging probabilities forgotten."""
-        return replace(self, logging_prob=None)
+        return self._changed(logging_prob=None)
 
     def reward_to_user_scale(self, value: FloatOrArray) -> FloatOrArray:
         """A reward or value in [0, 1] on the user's own scale."""

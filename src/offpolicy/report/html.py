@@ -2,8 +2,6 @@
 
 import base64
 import hashlib
-import json
-import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from offpolicy.atomic import write_atomic
+from offpolicy.json_writer import json_text
 from offpolicy.report.sections import sections
 from offpolicy.results import parse_results, read_results
 
@@ -81,16 +80,7 @@ def _digest(text: str) -> str:
 
 def _embedded(plain: Any) -> Markup:
     """The results as JSON that cannot end its script element."""
-    text = json.dumps(_strict(plain), ensure_ascii=False, separators=(",", ":"), default=str)
+    text = json_text(plain, "results")
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text if len(text) <= LARGEST_DATA else "null")
-
-
-def _strict(value: Any) -> Any:
-    """Numbers that JSON does not know become null."""
-    if isinstance(value, dict):
-        return {str(key): _strict(inside) for key, inside in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(inside) for inside in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
