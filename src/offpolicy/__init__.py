@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from offpolicy.evaluation import audit, compare_propensity_models, evaluate
     from offpolicy.learning import LearnerConfig, learn_policy
     from offpolicy.log import LoggedData, from_obp, read_log, to_obp
+    from offpolicy.nuisances import Nuisances
     from offpolicy.propensity import fit_logging_policy
     from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
 
@@ -24,6 +25,7 @@ _HOME = {
     "LearnerConfig": "offpolicy.learning",
     "LogError": "offpolicy.errors",
     "LoggedData": "offpolicy.log",
+    "Nuisances": "offpolicy.nuisances",
     "OffPolicyError": "offpolicy.errors",
     "ParameterError": "offpolicy.errors",
     "audit": "offpolicy.evaluation",
@@ -47,6 +49,7 @@ __all__ = [
     "LearnerConfig",
     "LogError",
     "LoggedData",
+    "Nuisances",
     "OffPolicyError",
     "ParameterError",
     "__version__",

@@ -165,10 +165,10 @@ def test_nuisances_are_fitted_once_for_learning_evaluation_and_report(learned: P
 
 def test_kept_nuisances_are_those_that_were_fitted(tmp_path: Path) -> None:
     log = LinearSoftmaxWorld.draw(0, n_actions=6).log(0, n_contexts=300).take(np.arange(250))
-    fitted = offpolicy.nuisances.Nuisances(log, seed=3)
+    fitted = offpolicy.Nuisances(log, seed=3)
     values = fitted.log_logging, fitted.uncertainty(), fitted.reward_model.rewards(log.contexts)
     fitted.save(tmp_path)
-    taken = offpolicy.nuisances.Nuisances.load(tmp_path, log, seed=3)
+    taken = offpolicy.Nuisances.load(tmp_path, log, seed=3)
     assert taken is not None
     again = taken.log_logging, taken.uncertainty(), taken.reward_model.rewards(log.contexts)
     for ours, theirs in zip(again, values, strict=True):
@@ -177,11 +177,11 @@ def test_kept_nuisances_are_those_that_were_fitted(tmp_path: Path) -> None:
     assert torch.equal(other.log_probs(log.contexts), beta.log_probs(log.contexts))
     assert other.quality == beta.quality  # type: ignore[attr-defined]
     assert other.refit(log).ridge == beta.refit(log).ridge  # type: ignore[attr-defined]
-    assert offpolicy.nuisances.Nuisances.load(tmp_path, log, seed=4) is None
-    assert offpolicy.nuisances.Nuisances.load(tmp_path, log.take(np.arange(249)), seed=3) is None
+    assert offpolicy.Nuisances.load(tmp_path, log, seed=4) is None
+    assert offpolicy.Nuisances.load(tmp_path, log.take(np.arange(249)), seed=3) is None
     path = next((tmp_path / "nuisances").iterdir())
     path.write_bytes(path.read_bytes()[:-40])
-    assert offpolicy.nuisances.Nuisances.load(tmp_path, log, seed=3) is None  # damaged: fitted again
+    assert offpolicy.Nuisances.load(tmp_path, log, seed=3) is None  # damaged: fitted again
 
 
 def test_u_is_kept_for_a_log_that_beta_was_not_fitted_to() -> None:
