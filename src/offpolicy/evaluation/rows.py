@@ -14,15 +14,13 @@ from offpolicy.estimators import Estimator, bounded_exp
 from offpolicy.evaluation.clusters import ClusteredTerms, ClusterSums
 from offpolicy.evaluation.inputs import policy_inputs
 from offpolicy.evaluation.value import Terms
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, row_pieces
 from offpolicy.policies import Policy, tensor
 from offpolicy.rewards import RewardModel
 
 BASIC = ("log_ratio", "log_logging", "uncertainty", "sample_size")
 INDEX_INPUTS = ("action", "context_index")
 """Inputs that are the log's own arrays, widened only for the rows at hand."""
-CHUNK = 1 << 17
-"""Rows weighed at a time: what an estimator needs beyond its inputs stays small, whatever the log's size."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,7 @@ class PolicyRows:
 
     def parts(self) -> Iterator[slice]:
         """Slices that cover the rows."""
-        for start in range(0, self.log.n_rows, CHUNK):
-            yield slice(start, min(start + CHUNK, self.log.n_rows))
+        return row_pieces(self.log.n_rows)
 
     @property
     def log_ratio(self) -> Tensor:

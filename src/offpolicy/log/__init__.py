@@ -1,7 +1,7 @@
 """The log: what was shown to whom and what came of it, checked once and then trusted."""
 
 from offpolicy.log.actions import ActionTable
-from offpolicy.log.batches import LogBatch, pieces
+from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.features import (
     BagColumn,
@@ -73,6 +73,7 @@ __all__ = [
     "pieces",
     "read_log",
     "read_table",
+    "row_pieces",
     "sealed",
     "separator_of",
     "table_hashes",

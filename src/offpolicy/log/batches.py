@@ -11,6 +11,9 @@ from offpolicy.log.ids import Codes
 BATCH_BYTES = 64 * 2**20
 """Memory one (contexts × actions) piece may take unless the caller says otherwise; larger ones are no faster."""
 
+ROW_NUMBERS = 64
+"""Numbers that row-wise work may hold for each row."""
+
 
 @dataclass(frozen=True)
 class LogBatch:
@@ -30,6 +33,11 @@ def pieces(n: int, width: int, budget: int | None = None) -> Iterator[slice]:
     size = max(1, (BATCH_BYTES if budget is None else budget) // (8 * max(width, 1)))
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))
+
+
+def row_pieces(n: int) -> Iterator[slice]:
+    """Slices of n rows for work that holds a few dozen numbers per row at a time."""
+    return pieces(n, ROW_NUMBERS)
 
 
 def batches_of(

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from offpolicy.checks import check_choice
 from offpolicy.errors import ParameterError
-from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.log import FeatureTable, LoggedData, pieces
 from offpolicy.models import (
-    Batch,
     ContextBatches,
     Scorer,
     Values,
@@ -40,9 +39,6 @@ Integers = npt.NDArray[np.int64]
 
 WIDEST_LOG_ODDS = 20.0
 """Log-odds of a mean reward of 0 or 1."""
-
-TILE_CONTEXTS = 1024
-"""Contexts whose states are held at once when logged rows are scored."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +93,10 @@ class FittedRewards:
         """q̂(x_n, a_n) of logged rows, float64."""
         weights, bias = self._head()
         result = torch.empty(log.n_rows, dtype=torch.float64)
-        for batch in ContextBatches(log, TILE_CONTEXTS).epoch():
-            states = batch.states(self.scorer)
-            result[batch.rows] = _scores(states, weights, bias, batch).sigmoid().double()
+        for batch in log.batches(width=weights.shape[1]):
+            states = self.scorer.states(log.contexts.take(batch.contexts))
+            rows = (torch.from_numpy(batch.row_context), torch.from_numpy(batch.row_action))
+            result[batch.rows] = _scores(states, weights, bias, *rows).sigmoid().double()
         return result
 
 
@@ -147,8 +144,8 @@ class CrossFittedRewards:
         result = torch.empty(self.log.n_contexts, self.log.n_actions)
         for k, model in enumerate(self.folds):
             contexts = np.flatnonzero(fold == k)
-            for start in range(0, len(contexts), TILE_CONTEXTS):
-                part = contexts[start : start + TILE_CONTEXTS]
+            for piece in pieces(len(contexts), self.log.n_actions):
+                part = contexts[piece]
                 result[torch.from_numpy(part)] = model.rewards(self.log.contexts.take(part))
         return result
 
@@ -240,7 +237,8 @@ def _fit(
             scorer.train()
             for batch in batches.epoch(torch_generator(config.seed, "reward-model", "epoch", epoch)):
                 weights, bias = scorer.actions()
-                scores = _scores(batch.states(scorer), weights, bias + model.log_odds, batch)
+                rows = (batch.row_context, batch.row_action)
+                scores = _scores(batch.states(scorer), weights, bias + model.log_odds, *rows)
                 weight = None if events is None else events[batch.rows].to(scores.dtype)
                 loss = F.binary_cross_entropy_with_logits(scores, reward[batch.rows].to(scores.dtype), weight)
                 if not math.isfinite(gradient_step(optimiser, -loss)):
@@ -262,10 +260,10 @@ def _fit(
     return model, best_epoch, best
 
 
-def _scores(states: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
-    """h·w_a + b_a of the batch's rows."""
-    logged = weights.index_select(0, batch.row_action)
-    return (states[batch.row_context] * logged).sum(1) + bias[batch.row_action]
+def _scores(states: Tensor, weights: Tensor, bias: Tensor, row_context: Tensor, row_action: Tensor) -> Tensor:
+    """h·w_a + b_a of some rows."""
+    logged = weights.index_select(0, row_action)
+    return (states[row_context] * logged).sum(1) + bias[row_action]
 
 
 def _log_loss(model: FittedRewards, log: LoggedData) -> float:

@@ -1,6 +1,6 @@
 """Γ-sensitivity: how wrong β̂ must be, by one factor in every row, before a conclusion flips."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,11 +8,10 @@ from numpy.typing import ArrayLike
 
 from offpolicy.checks import Range, check_number
 from offpolicy.evaluation.value import Array
+from offpolicy.log import row_pieces
 
 GAMMAS = (1.0, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5, 10.0)
 GAMMA = Range(1.0, np.inf, include_high=False)
-CHUNK = 1 << 17
-"""Rows looked at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +44,7 @@ def gamma_sensitivity(
         return GammaSensitivity(baseline_value, 1.0, 1.0, factors, -nothing, nothing)
     ratio = np.exp(log_rho - top)
     above = below = 0.0
-    for part in _parts(len(ratio)):
+    for part in row_pieces(len(ratio)):
         gap = ratio[part] * (outcome[part] - baseline_value)
         above += float(gap[gap > 0].sum())
         below -= float(gap[gap < 0].sum())
@@ -84,7 +83,7 @@ def _sums_below(ratio: Array, outcome: Array, sign: int, limits: Array) -> tuple
     """Σρ and Σρy over the rows with y below each limit, and over all rows."""
     order = limits.argsort()
     mass, gain = np.zeros(len(limits) + 1), np.zeros(len(limits) + 1)
-    for part in _parts(len(ratio)):
+    for part in row_pieces(len(ratio)):
         y = sign * outcome[part]
         # A row with `place` limits at or below it lies below all the others.
         place = np.searchsorted(limits[order], y, side="right")
@@ -92,8 +91,3 @@ def _sums_below(ratio: Array, outcome: Array, sign: int, limits: Array) -> tuple
         gain += np.bincount(place, ratio[part] * y, len(gain))
     rank = order.argsort()
     return mass.cumsum()[rank], gain.cumsum()[rank], float(mass.sum()), float(gain.sum())
-
-
-def _parts(rows: int) -> Iterator[slice]:
-    for start in range(0, rows, CHUNK):
-        yield slice(start, start + CHUNK)

@@ -7,7 +7,6 @@ group and independent between groups, and gives a standard error.
 """
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,9 +16,7 @@ from torch import Tensor
 
 from offpolicy.estimators import SPREAD_LIMIT
 from offpolicy.evaluation.value import Array, Terms
-
-CHUNK = 1 << 17
-"""Rows looked at a time."""
+from offpolicy.log import row_pieces
 
 
 class WorstCase(NamedTuple):
@@ -38,7 +35,7 @@ def worst_case_self_normalised(log_ratio: ArrayLike, spread: ArrayLike, reward: 
     log_ratio, spread, outcome = _rows(log_ratio, spread, reward)
     if not bool((log_ratio > -np.inf).any()):
         return WorstCase(-np.inf, np.inf)
-    log_ratio = log_ratio - max(float((log_ratio[part] + spread[part]).max()) for part in _parts(len(log_ratio)))
+    log_ratio = log_ratio - max(float((log_ratio[part] + spread[part]).max()) for part in row_pieces(len(log_ratio)))
     return WorstCase(_smallest_ratio(log_ratio, spread, outcome, 1), -_smallest_ratio(log_ratio, spread, outcome, -1))
 
 
@@ -58,10 +55,10 @@ def linearised_propensity_error(
         return float("inf")
     centre = 0.0
     if weight is normaliser or torch.equal(weight, normaliser):
-        centre = sum(float(weight[part] @ _outcome(terms, part)) for part in _parts(len(weight))) / total
+        centre = sum(float(weight[part] @ _outcome(terms, part)) for part in row_pieces(len(weight))) / total
     sums = torch.zeros(0 if group is None else int(group.max()) + 1, dtype=torch.float64)
     squares = 0.0
-    for part in _parts(len(weight)):
+    for part in row_pieces(len(weight)):
         change = weight[part] * (_outcome(terms, part) - centre) / total * uncertainty[part].double()
         if elasticity is not None:
             change *= elasticity[part].double()
@@ -83,11 +80,6 @@ def _outcome(terms: Terms, part: slice) -> Tensor:
     return (terms.reward[part] - terms.imputed[part]).double()
 
 
-def _parts(rows: int) -> Iterator[slice]:
-    for start in range(0, rows, CHUNK):
-        yield slice(start, start + CHUNK)
-
-
 def _smallest_ratio(log_ratio: Array, spread: Array, outcome: Array, sign: int) -> float:
     """min Σ u·y/Σ u over log u_n ∈ log ρ_n ± s_n, y = ±outcome: u is large exactly where y is below the minimum.
 
@@ -98,7 +90,7 @@ def _smallest_ratio(log_ratio: Array, spread: Array, outcome: Array, sign: int) 
     threshold = -np.inf
     while True:
         mass = gain = 0.0
-        for part in _parts(len(outcome)):
+        for part in row_pieces(len(outcome)):
             y = sign * outcome[part]
             u = np.exp(log_ratio[part] + np.where(y < threshold, spread[part], -spread[part]))
             mass += float(u.sum())
