@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from offpolicy.artifacts import ArtifactError, export_onnx, load_policy, save_policy
 from offpolicy.artifacts.folder import DOCUMENT, WEIGHTS, _sha256
+from offpolicy.atomic import current_version
 from offpolicy.errors import ParameterError
 from offpolicy.learning import learn_policy
 from offpolicy.log import FeatureTable, LoggedData
@@ -160,7 +161,7 @@ def test_without_onnx_states_only_the_export_is_refused(tmp_path: Path) -> None:
 def test_a_forged_recipe_is_refused(
     learned: Any, tmp_path: Path, path: tuple[str, ...], forged: Any, message: str
 ) -> None:
-    folder = save_policy(learned, LOG, tmp_path / "policy")
+    folder = current_version(save_policy(learned, LOG, tmp_path / "policy"))
     document = json.loads((folder / DOCUMENT).read_text())
     place = document["scorer"]
     for name in path[:-1]:
@@ -170,7 +171,7 @@ def test_a_forged_recipe_is_refused(
     sums = {name: _sha256((folder / name).read_bytes()) for name in (WEIGHTS, DOCUMENT)}
     (folder / "checksums.json").write_text(json.dumps({"sha256": sums}))
     with pytest.raises(ArtifactError, match=message):
-        load_policy(folder)
+        load_policy(tmp_path / "policy")
 
 
 def test_its_own_check_of_the_tensors_is_asked(tmp_path: Path) -> None:
