@@ -64,11 +64,13 @@ def check_saving(folder: Path, tries: int, seed: int) -> None:
     log = a_log()
     expected = a_linear(log)
     chance = random.Random(seed)
-    target = folder / "policy"
+    target, saved = folder / "policy", False
     for attempt in range(tries):
         killed(SAVING, chance.uniform(0, 0.03) if attempt == 0 else chance.uniform(0, 0.3), target)
-        if target.exists() or attempt > 0:
+        saved = saved or target.exists()  # a busy machine may kill the first writers before their first save
+        if saved:
             assert load_policy(target).policy.weights.equal(expected.weights)
+    assert saved
     save_policy(expected, log, target)
     assert leftovers(target) == []
     assert [path.name for path in folder.iterdir()] == ["policy"]
