@@ -76,12 +76,13 @@ class Nuisances:
             )
         key = (form, normalisation)
         if key not in self._uncertainty:
-            if beta.is_own(self.log):
-                self._uncertainty[key] = row_uncertainty(beta, form, normalisation=normalisation)
-            else:
-                self._uncertainty[key] = uncertainty_of(
-                    beta.whole, beta.log, self.log, form, normalisation=normalisation
-                )
+            own = (
+                row_uncertainty(beta, form, normalisation=normalisation)
+                if beta.is_own(self.log)
+                else self.uncertainty_of(self.log, *key)
+            )
+            assert own is not None
+            self._uncertainty[key] = own
         return self._uncertainty[key]
 
     def uncertainty_of(

@@ -15,7 +15,7 @@ from offpolicy.evaluation.clusters import ClusteredTerms, ClusterSums
 from offpolicy.evaluation.inputs import policy_inputs
 from offpolicy.evaluation.value import Terms
 from offpolicy.log import LoggedData, row_pieces
-from offpolicy.policies import Policy, tensor
+from offpolicy.policies import Policy, row_weights, tensor
 from offpolicy.rewards import RewardModel
 
 BASIC = ("log_ratio", "log_logging", "uncertainty", "sample_size")
@@ -81,7 +81,7 @@ class PolicyRows:
     @property
     def row_weight(self) -> Tensor | None:
         """How many events each row stands for; None where each stands for one."""
-        return None if self.log.row_weight is None else tensor(self.log.row_weight)
+        return row_weights(self.log)
 
     def part(self, rows: slice, names: Iterable[str] = INDEX_INPUTS) -> dict[str, Tensor]:
         """The inputs of some rows, with those of the log's own arrays that are named."""

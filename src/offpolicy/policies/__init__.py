@@ -10,6 +10,7 @@ from offpolicy.policies.policy import (
     batch_log_probs,
     logged_log_prob,
     named,
+    row_weights,
     rows_only,
     tensor,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "batch_log_probs",
     "logged_log_prob",
     "named",
+    "row_weights",
     "rows_only",
     "tensor",
     "with_backoff",

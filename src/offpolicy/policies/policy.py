@@ -57,6 +57,11 @@ def tensor(array: Any) -> Tensor:
         return torch.from_numpy(np.asarray(array))
 
 
+def row_weights(log: LoggedData) -> Tensor | None:
+    """How many events each row of a log stands for; None where each stands for one."""
+    return None if log.row_weight is None else tensor(log.row_weight)
+
+
 def rows_only(policy: Policy) -> bool:
     """Whether a policy is known by the probabilities of logged actions alone, without those of the others."""
     return bool(getattr(policy, "rows_only", False))

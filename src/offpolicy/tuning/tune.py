@@ -21,7 +21,7 @@ from offpolicy.learning import (
     monitor_of,
 )
 from offpolicy.log import LoggedData
-from offpolicy.policies import Policy, logged_log_prob, tensor
+from offpolicy.policies import Policy, logged_log_prob, row_weights, tensor
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
 from offpolicy.rewards import RewardFitConfig, fit_reward_model
 from offpolicy.tuning.spaces import Setting, Space, search_space
@@ -49,9 +49,8 @@ class HeldOutValue:
         """V̂, or V̂ − 1.64·s.e. over clusters."""
         ratio = (logged_log_prob(policy, self.log).double() - self.log_logging.double()).clamp(max=50).exp()
         reward = tensor(self.log.reward).double()
-        events = None if self.log.row_weight is None else tensor(self.log.row_weight)
         cluster = tensor(self.log.cluster_index).long()
-        estimate = clustered(Terms.without_reward_model(ratio, ratio, reward), cluster, events)
+        estimate = clustered(Terms.without_reward_model(ratio, ratio, reward), cluster, row_weights(self.log))
         return float(estimate.value if self.metric == "value" else estimate.value - BOUND * estimate.standard_error)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from offpolicy.checks import check_choice
 from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import ScorerPolicy, logged_log_prob, tensor
+from offpolicy.policies import ScorerPolicy, logged_log_prob, row_weights, tensor
 from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
 from offpolicy.uncertainty.factor import Normalisation
@@ -128,7 +128,7 @@ def _shared(
 
     source, query = gradients(data), gradients(rows)
     matrix = SharedMatrix(source(slice(0, 1)).shape[1], normalisation)
-    weight, itself = _weights(data), _itself(data, rows)
+    weight, itself = row_weights(data), _itself(data, rows)
     for part in pieces(data.n_rows, matrix.d):
         matrix.add(source(part), None if weight is None else weight[part])
     shared = matrix.finish(ridge)
@@ -140,15 +140,11 @@ def _shared(
     )
 
 
-def _weights(log: LoggedData) -> Tensor | None:
-    return None if log.row_weight is None else tensor(log.row_weight)
-
-
 def _itself(data: LoggedData, rows: LoggedData) -> bool | Tensor:
     """With which weight each queried row is part of the data, so that it can be left out; False where it is not."""
     if not rows.same_as(data):
         return False
-    weight = _weights(data)
+    weight = row_weights(data)
     return True if weight is None else weight
 
 
@@ -157,7 +153,7 @@ def _per_action(
 ) -> Tensor:
     states = state(data)
     matrices = PerActionMatrices(states.shape[1], data.n_actions, normalisation)
-    matrices.add(states, *_rows(data), _weights(data))
+    matrices.add(states, *_rows(data), row_weights(data))
     queried = states if rows is data else state(rows)
     return matrices.finish(ridge).of(queried, *_rows(rows), _itself(data, rows))
 
@@ -184,6 +180,6 @@ def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData
             queried, lambda part: model.policy.log_probs(rows.contexts.take(part)), *_rows(rows)
         )
     blocks = BlockGaussNewton(width, n_actions)
-    blocks.add(states, *_rows(data), logged_log_prob(model.policy, data), _weights(data))
+    blocks.add(states, *_rows(data), logged_log_prob(model.policy, data), row_weights(data))
     asked = logged_log_prob(model.policy, rows)
     return blocks.finish(ridge).of(queried, *_rows(rows), asked, inside=_itself(data, rows))

@@ -23,6 +23,7 @@ RECOGNISED = 0.01
 """A log that holds this share of a sketch is a version of the log it was made of."""
 
 Rows = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Holdout:
         if not 0 < share < 1:
             raise ParameterError(f"held_out must be a share between 0 and 1, but it is {share}.")
         units = len(np.unique(log.cluster_index))
-        sketch = np.sort(np.unique(log.row_hashes))[:SKETCH].tolist()
+        sketch = np.unique(log.row_hashes)[:SKETCH].tolist()  # in ascending order
         unit = "context" if log.cluster is None else "cluster"
         return cls(share if units >= FEWEST_UNITS else 0.0, seed, unit, tuple(sketch))
 
@@ -59,11 +60,11 @@ class Holdout:
         (_, train), (rows, held) = log.divide((1 - self.share, self.share), by=by, seed=self.seed)
         return train, held, rows
 
-    def recognises(self, log: LoggedData) -> bool:
-        """Whether a log is a version of the one the rule was made for."""
+    def recognises(self, row_hashes: Hashes) -> bool:
+        """Whether a log with these rows is a version of the one the rule was made for."""
         if not self.sketch:
             return False
-        known = np.isin(np.array(self.sketch, dtype=np.uint64), log.row_hashes)
+        known = np.isin(np.array(self.sketch, dtype=np.uint64), row_hashes)
         return bool(known.mean() >= RECOGNISED)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,9 +96,9 @@ def unseen_part(log: LoggedData, rules: Mapping[str, Holdout]) -> tuple[LoggedDa
     """The rows that none of the policies was learned from, their positions (None: all), and what to say about it."""
     rows: Rows | None = None
     notes: list[str] = []
-    part = log
+    part, row_hashes = log, log.row_hashes if rules else np.empty(0, dtype=np.uint64)
     for name, rule in rules.items():
-        if not rule.recognises(log):
+        if not rule.recognises(row_hashes):
             continue
         if rule.share == 0:
             notes.append(f"{name} was learned from all rows of this log: its evaluation uses rows it was learned from.")
