@@ -231,8 +231,8 @@ class LoggedData:
         parts = []
         for number in range(len(shares)):
             rows = np.flatnonzero(part == number)
-            taken = self.take(rows)._changed(lineage=f"{self.lineage}split {seed} {named} part {number};")
-            parts.append((rows, taken))
+            lineage = f"{self.lineage}split {seed} {named} part {number};"
+            parts.append((rows, trusted(LoggedData, **{**vars(self.take(rows)), "lineage": lineage})))
         return parts
 
     def folds(self, k: int, by: Unit | None = None, seed: int = 0) -> Rows:
