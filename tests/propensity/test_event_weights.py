@@ -11,7 +11,7 @@ from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.models import linear_scorer
 from offpolicy.policies import CountsPolicy
 from offpolicy.propensity import FitConfig, fit_logging_policy
-from offpolicy.propensity.likelihood import converge
+from offpolicy.propensity.whole_batch import WholeBatch
 from offpolicy.uncertainty import FORMS, Form, row_uncertainty, rows, uncertainty_of
 
 ACTIONS = 4
@@ -48,7 +48,7 @@ def test_a_weighted_fit_is_that_of_repeated_rows(model: Any) -> None:
 def test_the_ridge_of_a_converged_fit_is_relative_to_events() -> None:
     scorers = [linear_scorer(PLAIN) for _ in range(3)]
     for scorer, log in zip(scorers, (WEIGHTED, REPEATED, PLAIN), strict=True):
-        converge(scorer, log, ridge=5.0)
+        assert WholeBatch(scorer, log).maximise(scorer, 5.0, 1e-12, 500)
     torch.testing.assert_close(scorers[0].weights, scorers[1].weights, rtol=0, atol=1e-3)
     torch.testing.assert_close(scorers[0].bias, scorers[1].bias, rtol=0, atol=1e-3)
     assert float((scorers[0].weights - scorers[2].weights).detach().abs().max()) > 0.02

@@ -34,6 +34,7 @@ from offpolicy.models.scorers import (
 )
 from offpolicy.models.softmax import (
     log_normaliser,
+    log_normaliser_gradient,
     softmax_log_prob,
     weighted_log_likelihood,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "linear_scorer",
     "linear_values",
     "log_normaliser",
+    "log_normaliser_gradient",
     "logging_two_tower",
     "register_scorer",
     "sample",

@@ -175,3 +175,24 @@ def log_normaliser(states: Tensor, weights: Tensor, bias: Tensor | None, *, max_
     _check(states, weights, bias, nothing, nothing)
     log_total: Tensor = _Softmax.apply(states, weights, bias, nothing, nothing, max_bytes, True)[1]  # type: ignore[no-untyped-call]
     return log_total
+
+
+def log_normaliser_gradient(
+    states: Tensor, weights: Tensor, bias: Tensor | None, coefficients: Tensor, *, max_bytes: int = MAX_BYTES
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log Z of each context and, in the same pass, the gradients of Σ_x e_x log Z_x in weights and bias."""
+    nothing = torch.empty(0, dtype=torch.int64, device=states.device)
+    _check(states, weights, bias, nothing, nothing)
+    gradient, log_total = sweep(
+        states,
+        weights,
+        bias,
+        Rows(nothing, nothing),
+        max_bytes=max_bytes,
+        all_contexts=True,
+        context_coefficients=coefficients,
+        needs=(False, True, True),
+    )
+    assert gradient.weights is not None
+    none = weights.new_zeros(len(weights))
+    return log_total, gradient.weights, none if gradient.bias is None else gradient.bias

@@ -26,7 +26,7 @@ from offpolicy.policies import (
     rows_only,
     with_backoff,
 )
-from offpolicy.propensity.likelihood import FitConfig, FitOutcome, fit_softmax, fits_whole, softmax_policy
+from offpolicy.propensity.likelihood import FitConfig, FitOutcome, fit_softmax, fits_quickly, softmax_policy
 from offpolicy.propensity.quality import measure
 from offpolicy.results import Quality
 
@@ -213,7 +213,7 @@ def _candidates(model: Any, train: LoggedData) -> list[Any]:
     if model != "auto":
         return [model]
     scorer = linear_scorer(train)
-    small = scorer.design.width <= QUADRATIC_WIDTH and fits_whole(train, scorer)
+    small = scorer.design.width <= QUADRATIC_WIDTH and fits_quickly(train)
     return ["popularity", "linear", *(["quadratic"] if small else [])]
 
 

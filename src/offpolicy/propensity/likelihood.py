@@ -1,27 +1,44 @@
-"""Fit a scorer's softmax to the logged actions: L-BFGS where the whole problem is small, Adam where it is not."""
+"""Fit a scorer's softmax to the logged actions: linear ones by L-BFGS over the whole log, others by Adam in batches."""
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
-from offpolicy.models import ContextBatches, Full, Normaliser, Scorer, ascend
+from offpolicy.models import Batch, ContextBatches, Full, Normaliser, Places, Scorer, ascend, softmax_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, logged_log_prob, tensor, with_backoff
 from offpolicy.progress import progress
-from offpolicy.seeding import torch_generator
+from offpolicy.propensity.whole_batch import WholeBatch
+from offpolicy.seeding import generator, torch_generator
 
-LBFGS_NUMBERS = 40_000_000
-"""Up to this many (contexts × actions) numbers a linear model is fitted to convergence over the whole log."""
+WHOLE_NUMBERS = 1 << 25
+"""Up to this many numbers in the design matrix, and in the weights, a linear model is fitted over the whole log."""
 
-RIDGES = (0.1, 1.0, 10.0, 100.0)
-"""Penalties κ/2·|θ|² tried for a linear model; the one with the best held-out likelihood is kept."""
+QUICK_NUMBERS = 40_000_000
+"""Up to this many (contexts × actions) numbers a linear fit takes seconds."""
+
+RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3, 1e4)
+"""Penalties κ/2·|W|² on the weights (never the intercepts) of a linear model; the one with the best held-out likelihood
+is kept. κ is the precision of a normal prior on every weight: a fact about the logger, which does not grow with the
+rows, so that what is chosen on some rows holds for all."""
+
+SEARCH_NUMBERS = 10_000_000
+"""The ridge is chosen on as many contexts, drawn at random, as have this many (contexts × actions) numbers; the fit to
+all contexts then starts where that one ended."""
+
+TIGHT, LOOSE = 1e-10, 1e-5
+"""How near to its maximum the likelihood must be, as a share of it: of small problems, and of large ones, where it is
+far below the error of the estimate itself."""
+
+Responsibility = Callable[[Tensor, Tensor], Tensor]
+"""Per-row multipliers from (log π of some rows as it is now, their row numbers in the log)."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +46,13 @@ class FitConfig:
     """How a softmax is fitted."""
 
     epochs: int = 100
-    """Maximum passes over the log (Adam) or half the maximum function evaluations (L-BFGS)."""
+    """Maximum passes over the log (Adam) or half the maximum passes (L-BFGS)."""
     learning_rate: float = 0.02
     """Adam's step size."""
     batch_contexts: int | None = None
     """Contexts per step, with all their rows; None takes 512, or fewer so that an epoch has at least 32 steps."""
     ridge: float | None = None
-    """Penalty κ/2·|θ|² over the whole log; None tries a few for a linear model and uses none for towers."""
+    """Penalty κ/2·|W|² on the weights; None tries a few for a linear model and uses none for towers."""
     patience: int = 4
     """Epochs without a better held-out likelihood before the step size is cut, and in the end training."""
     seed: int = 0
@@ -55,11 +72,35 @@ class FitOutcome:
     """The step size of each of them."""
     converged: bool = True
     """Whether a fit that was meant to converge did."""
+    at_grid_end: bool = False
+    """Whether the ridge was chosen among `RIDGES` and is the weakest or the strongest of them."""
+
+    @property
+    def grid_note(self) -> str:
+        """What it means that the ridge is at an end of those tried; empty where it is not."""
+        if not self.at_grid_end:
+            return ""
+        if self.ridge >= max(RIDGES):
+            return (
+                f"The strongest penalty tried ({self.ridge:g}) predicts held-out rows best: the context columns say "
+                "next to nothing about which action was logged. If the logger did look at the context, add the columns "
+                "it looked at."
+            )
+        return (
+            f"The weakest penalty tried ({self.ridge:g}) predicts held-out rows best: the logger is close to "
+            "deterministic given these columns. Give a smaller ridge (FitConfig), or check that no column was written "
+            "after the action was chosen."
+        )
+
+
+def fits_quickly(log: LoggedData) -> bool:
+    """Whether a linear model of this log takes seconds rather than minutes."""
+    return log.n_contexts * log.n_actions <= QUICK_NUMBERS
 
 
 def fits_whole(log: LoggedData, scorer: Scorer) -> bool:
-    """Whether L-BFGS over the whole log is the better way."""
-    return scorer.is_linear and log.n_contexts * log.n_actions <= LBFGS_NUMBERS
+    """Whether the softmax can be fitted over the whole log at once: linear, and small enough for memory."""
+    return scorer.is_linear and max(log.n_contexts, log.n_actions) * scorer.dim <= WHOLE_NUMBERS
 
 
 def fit_softmax(
@@ -69,11 +110,17 @@ def fit_softmax(
     config: FitConfig,
     normaliser: Normaliser | None = None,
     chosen: FitOutcome | None = None,
+    coefficients: Responsibility | None = None,
 ) -> FitOutcome:
-    """Fit in place; with `held_out`, choose ridge or epochs by its likelihood, else repeat what was `chosen`."""
-    if fits_whole(log, scorer) and normaliser is None:
+    """Fit in place; with `held_out`, choose ridge or epochs by its likelihood, else repeat what was `chosen`.
+
+    `coefficients` multiply the gradient of each row by a number that may depend on its current log π (such as the
+    responsibility of a component of a mixture); the fit is then by batches.
+    """
+    plain = normaliser is None and coefficients is None and scorer.is_linear
+    if plain and (fits_whole(log, scorer) if chosen is None else not chosen.steps):
         return _fit_whole(scorer, log, held_out, config, chosen)
-    return _fit_epochs(scorer, log, held_out, config, normaliser or Full(), chosen)
+    return _fit_epochs(scorer, log, held_out, config, normaliser or Full(), chosen, coefficients)
 
 
 def softmax_policy(scorer: Scorer, log: LoggedData) -> Policy:
@@ -108,76 +155,78 @@ def _fit_whole(
     config: FitConfig,
     chosen: FitOutcome | None,
 ) -> FitOutcome:
-    if chosen is not None:
-        ridges: tuple[float, ...] = (chosen.ridge,)
+    some = _some_contexts(log, config.seed, "ridge")
+    problem = WholeBatch(scorer, log, some)
+    ridge = config.ridge if chosen is None else chosen.ridge
+    given, converged = ridge is not None or held_out is None, True
+    most = 2 * config.epochs
+    if ridge is not None or held_out is None:
+        ridge = scorer.default_ridge if ridge is None else ridge
+        converged = problem.maximise(scorer, ridge, _tolerance(problem), most)
     else:
-        ridges = (
-            (config.ridge,) if config.ridge is not None else RIDGES if held_out is not None else (scorer.default_ridge,)
-        )
-    best, found, best_state = -math.inf, FitOutcome(ridges[0]), None
-    with progress("logging policy", len(ridges), show=config.show_progress) as advance:
-        # From the strongest penalty to the weakest, each started where the last ended.
-        for ridge in sorted(ridges, reverse=True):
-            converged = converge(scorer, log, ridge, max_evaluations=2 * config.epochs)
-            score = _held_out_likelihood(scorer, log, held_out) if held_out is not None else 0.0
-            advance(f"ridge {ridge:g}, held-out log-likelihood {score:.4f}")
-            if score <= best:
-                break
-            best, found, best_state = score, FitOutcome(ridge, converged=converged), copy.deepcopy(scorer.state_dict())
-    if best_state is None:
+        ridge, converged = _best_ridge(scorer, problem, held_out, config)
+    if some is not None:
+        problem = WholeBatch(scorer, log)
+        converged = problem.maximise(scorer, ridge, _tolerance(problem), most)
+    if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
-    scorer.load_state_dict(best_state)
-    return found
+    return FitOutcome(ridge, converged=converged, at_grid_end=not given and ridge in (RIDGES[0], RIDGES[-1]))
 
 
-def converge(scorer: Scorer, log: LoggedData, ridge: float, max_evaluations: int = 500) -> bool:
-    """Maximise Σ log β̂(a_n|x_n) − κ/2·|θ|² of a linear scorer, in place; returns whether it converged.
-
-    The rows enter once, as the sums of features of each action (they are sufficient); every step then costs two
-    products over the distinct contexts, in float64.
-    """
-    features = scorer.states(log.contexts).detach().double()
-    features = torch.cat([features, features.new_ones(len(features), 1)], 1)  # (contexts, d + 1)
-    rows = tensor(log.context_weight)
-    seen = torch.from_numpy(np.flatnonzero(log.action_count))
-    sums = features.new_zeros(log.n_actions, features.shape[1])
-    weight = 1.0 if log.row_weight is None else tensor(log.row_weight)[:, None]
-    sums.index_add_(0, tensor(log.action).long(), features[tensor(log.context_index).long()] * weight)
-    sums = sums[seen]
-    n = log.n_events
-
-    def negative(flat: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        theta = torch.from_numpy(flat).view(len(seen), -1)
-        log_total, expected = _log_partition(theta, features, rows)
-        value = (log_total - float((theta * sums).sum()) + ridge / 2 * float(theta.square().sum())) / n
-        return value, ((expected - sums + ridge * theta) / n).flatten().numpy()
-
-    weights, bias = scorer.actions()
-    both = torch.cat([weights, bias[:, None]], 1).detach().double()
-    options = {"maxfun": max_evaluations, "maxiter": max_evaluations, "ftol": 1e-8, "gtol": 1e-6, "maxcor": 20}
-    solution = minimize(negative, both[seen].flatten().numpy(), jac=True, method="L-BFGS-B", options=options)
-    both = torch.zeros_like(both)
-    both[seen] = torch.from_numpy(np.asarray(solution.x)).view(len(seen), -1)
-    with torch.no_grad():
-        weights.copy_(both[:, :-1])
-        bias.copy_(both[:, -1])
-    return bool(solution.success)
+def _tolerance(problem: WholeBatch) -> float:
+    return TIGHT if problem.dtype == torch.float64 else LOOSE
 
 
-def _log_partition(theta: Tensor, features: Tensor, rows: Tensor) -> tuple[float, Tensor]:
-    """Σ_x n_x log Σ_a exp(x·θ_a), and its gradient Σ_x n_x β̂(a|x) x, contexts in parts that fit the cache."""
-    total, gradient = 0.0, torch.zeros_like(theta)
-    size = max(64, (1 << 17) // len(theta))
-    for part in range(0, len(features), size):
-        x, n = features[part : part + size], rows[part : part + size]
-        logits = theta @ x.T  # (actions, contexts)
-        highest = logits.amax(0)
-        mass = logits.sub_(highest).exp_()
-        sums = mass.sum(0)
-        total += float((n * (highest + sums.log())).sum())
-        mass *= n / sums
-        gradient.addmm_(mass, x)
-    return total, gradient
+def _some_contexts(log: LoggedData, seed: int, purpose: str) -> npt.NDArray[np.int64] | None:
+    """As many contexts as the search may look at; None where it may look at all."""
+    most = max(1, SEARCH_NUMBERS // log.n_actions)
+    if log.n_contexts <= 2 * most:
+        return None
+    random = generator(seed, "logging-policy", purpose)
+    return np.sort(random.choice(log.n_contexts, most, replace=False))
+
+
+def _best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> tuple[float, bool]:
+    """From the strongest penalty to the weakest, each started where the last ended, until the score falls twice."""
+    score = _scorer_of_rows(scorer, held_out, problem.seen, config.seed)
+    best, falls, kept, kept_state = -math.inf, 0, (scorer.default_ridge, True), None
+    with progress("logging policy", len(RIDGES), show=config.show_progress) as advance:
+        for ridge in reversed(RIDGES):
+            converged = problem.maximise(scorer, ridge, _tolerance(problem), 2 * config.epochs)
+            found = score()
+            advance(f"ridge {ridge:g}, held-out log-likelihood {found:.4f}")
+            if found > best:
+                best, falls, kept = found, 0, (ridge, converged)
+                kept_state = copy.deepcopy(scorer.state_dict())
+            else:
+                falls += 1
+            if falls == 2:
+                break
+    if kept_state is None:
+        raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
+    scorer.load_state_dict(kept_state)
+    return kept
+
+
+def _scorer_of_rows(scorer: Scorer, log: LoggedData, seen: Tensor, seed: int) -> Callable[[], float]:
+    """The mean log π of rows with an action that was seen in fitting, by the scorer as it is when asked."""
+    some = _some_contexts(log, seed, "held-out")
+    kept = np.isin(log.action, seen.numpy())
+    if some is not None:
+        kept &= np.isin(log.context_index, some)
+    if not kept.any():
+        return lambda: 0.0
+    rows = log.take(kept)
+    states = scorer.states(rows.contexts).detach()
+    place = torch.full((log.n_actions,), -1)
+    place[seen] = torch.arange(len(seen))
+    context, action = tensor(rows.context_index).long(), place[tensor(rows.action).long()]
+
+    def score() -> float:
+        weights, bias = (part.detach()[seen] for part in scorer.actions())
+        return weighted_mean(softmax_log_prob(states, weights, bias, context, action), rows)
+
+    return score
 
 
 def _fit_epochs(
@@ -187,13 +236,15 @@ def _fit_epochs(
     config: FitConfig,
     normaliser: Normaliser,
     chosen: FitOutcome | None,
+    responsibility: Responsibility | None,
 ) -> FitOutcome:
     ridge = chosen.ridge if chosen is not None else scorer.default_ridge if config.ridge is None else config.ridge
-    parameters = [p for p in scorer.parameters() if p.requires_grad]
-    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, weight_decay=ridge / log.n_events)
+    optimiser = _adam(scorer, config.learning_rate, ridge / log.n_events)
+    if scorer.is_linear:
+        _start_at_popularity(scorer, log)
     batches = ContextBatches(log, config.batch_contexts or min(512, max(16, log.n_contexts // 32)))
     random = torch_generator(config.seed, "logging-policy", "batches")
-    plan = list(chosen.steps) if chosen is not None else None
+    plan = list(chosen.steps) if chosen is not None and chosen.steps else None
     watch = _BestSoFar(scorer, config.patience)
     with progress("logging policy", config.epochs if plan is None else len(plan), show=config.show_progress) as advance:
         for epoch in range(config.epochs if plan is None else len(plan)):
@@ -205,8 +256,9 @@ def _fit_epochs(
                 weight = event_weights(log, batch.rows)
                 events = float(weight.sum())
                 if events > 0:  # the mean over events, as if each stood in a row of its own
-                    mean = ascend(scorer, optimiser, batch, weight * (len(weight) / events), normaliser)
-                    total += mean * events
+                    weight = weight * (len(weight) / events)
+                    each = weight if responsibility is None else _multiplied(weight, responsibility, batch)
+                    total += ascend(scorer, optimiser, batch, each, normaliser) * events
             score = total / log.n_events if held_out is None else _held_out_likelihood(scorer, log, held_out)
             advance(f"{'' if held_out is None else 'held-out '}log-likelihood {score:.4f}")
             if not math.isfinite(score):
@@ -220,6 +272,32 @@ def _fit_epochs(
         return FitOutcome(ridge, 0, tuple(plan or ()))
     scorer.load_state_dict(watch.state)
     return FitOutcome(ridge, watch.epoch, tuple(watch.steps[: watch.epoch]))
+
+
+def _multiplied(weight: Tensor, responsibility: Responsibility, batch: Batch) -> Callable[[Tensor, Places], Tensor]:
+    """Coefficients of a batch's rows: how many events each stands for, times what the caller says of it."""
+    return lambda log_prob, rows: weight[rows] * responsibility(log_prob, batch.rows[rows])
+
+
+def _adam(scorer: Scorer, learning_rate: float, decay: float) -> torch.optim.Adam:
+    """Adam with a penalty on all parameters but the intercepts."""
+    bias = scorer.actions()[1]
+    parameters = [p for p in scorer.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p is not bias], "weight_decay": decay},
+        {"params": [p for p in parameters if p is bias], "weight_decay": 0.0},
+    ]
+    return torch.optim.Adam([group for group in groups if group["params"]], lr=learning_rate)
+
+
+def _start_at_popularity(scorer: Scorer, log: LoggedData) -> None:
+    """Intercepts of a scorer without weights: log n_a, and next to no mass on actions without rows."""
+    weights, bias = scorer.actions()
+    if bool(weights.any()):
+        return
+    share = tensor(log.action_weight) / log.n_events
+    with torch.no_grad():
+        bias.copy_(share.clamp(min=math.exp(-30)).log().to(bias))
 
 
 def _set_step(optimiser: torch.optim.Optimizer, step: float) -> None:
