@@ -33,9 +33,9 @@ SEARCH_NUMBERS = 10_000_000
 """The ridge is chosen on as many contexts, drawn at random, as have this many (contexts × actions) numbers; the fit to
 all contexts then starts where that one ended."""
 
-TIGHT, LOOSE = 1e-10, 1e-5
-"""How near to its maximum the likelihood must be, as a share of it: of small problems, and of large ones, where it is
-far below the error of the estimate itself."""
+TIGHT, LOOSE, SEARCH = 1e-10, 1e-5, 1e-4
+"""How near to its maximum the likelihood must be, as a share of it: in float64; in float32, where it is then far below
+the error of the estimate itself; and in float32 on some contexts, to compare ridges and to start from."""
 
 Responsibility = Callable[[Tensor, Tensor], Tensor]
 """Per-row multipliers from (log π of some rows as it is now, their row numbers in the log)."""
@@ -162,19 +162,19 @@ def _fit_whole(
     most = 2 * config.epochs
     if ridge is not None or held_out is None:
         ridge = scorer.default_ridge if ridge is None else ridge
-        converged = problem.maximise(scorer, ridge, _tolerance(problem), most)
+        converged = problem.maximise(scorer, ridge, _tolerance(problem, some is None), most)
     else:
-        ridge, converged = _best_ridge(scorer, problem, held_out, config)
+        ridge, converged = _best_ridge(scorer, problem, held_out, config, _tolerance(problem, some is None))
     if some is not None:
         problem = WholeBatch(scorer, log)
-        converged = problem.maximise(scorer, ridge, _tolerance(problem), most)
+        converged = problem.maximise(scorer, ridge, _tolerance(problem, last=True), most)
     if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
     return FitOutcome(ridge, converged=converged, at_grid_end=not given and ridge in (RIDGES[0], RIDGES[-1]))
 
 
-def _tolerance(problem: WholeBatch) -> float:
-    return TIGHT if problem.dtype == torch.float64 else LOOSE
+def _tolerance(problem: WholeBatch, last: bool) -> float:
+    return TIGHT if problem.dtype == torch.float64 else LOOSE if last else SEARCH
 
 
 def _some_contexts(log: LoggedData, seed: int, purpose: str) -> npt.NDArray[np.int64] | None:
@@ -186,13 +186,15 @@ def _some_contexts(log: LoggedData, seed: int, purpose: str) -> npt.NDArray[np.i
     return np.sort(random.choice(log.n_contexts, most, replace=False))
 
 
-def _best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> tuple[float, bool]:
+def _best_ridge(
+    scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig, tolerance: float
+) -> tuple[float, bool]:
     """From the strongest penalty to the weakest, each started where the last ended, until the score falls twice."""
     score = _scorer_of_rows(scorer, held_out, problem.seen, config.seed)
     best, falls, kept, kept_state = -math.inf, 0, (scorer.default_ridge, True), None
     with progress("logging policy", len(RIDGES), show=config.show_progress) as advance:
         for ridge in reversed(RIDGES):
-            converged = problem.maximise(scorer, ridge, _tolerance(problem), 2 * config.epochs)
+            converged = problem.maximise(scorer, ridge, tolerance, 2 * config.epochs)
             found = score()
             advance(f"ridge {ridge:g}, held-out log-likelihood {found:.4f}")
             if found > best:
