@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from offpolicy.engine import Job, WorkerPool
 from offpolicy.estimators import ESTIMATORS
@@ -27,6 +26,7 @@ from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.propensity import fit_logging_policy
 from offpolicy.rewards.pooled import PooledRewardModel
+from offpolicy.threads import set_threads
 from offpolicy.uncertainty import row_uncertainty
 from settings import SETTINGS, World
 
@@ -58,7 +58,7 @@ def world_of(number: int, world_seed: int) -> tuple[World, float]:
 def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     """All intervals of one log."""
     number, seed, world_seed = task
-    torch.set_num_threads(1)
+    set_threads(1)
     world, truth = world_of(number, world_seed)
     log = world.log(seed)
     hidden = log.without_propensities()

@@ -21,6 +21,7 @@ from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData, NumericColu
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.features import Vocabulary
 from offpolicy.policies import LinearSoftmaxPolicy
+from offpolicy.threads import set_threads
 
 THREADS = 2
 ROWS, QUICK_ROWS, ROWS_PER_CONTEXT, FEW = 10_000_000, 1_000_000, 10, 50
@@ -48,7 +49,7 @@ def long_log(rows: int) -> tuple[LoggedData, np.ndarray[tuple[int], np.dtype[np.
 
 def long_run(rows: int) -> None:
     """Print extra memory and seconds of evaluating the long log in this process."""
-    torch.set_num_threads(THREADS)
+    set_threads(THREADS)
     log, column = long_log(rows)
     start = time.perf_counter()
     extra = figures.extra_peak_bytes(
@@ -59,7 +60,7 @@ def long_run(rows: int) -> None:
 
 def wide_run() -> None:
     """Print the most memory this process ever held in evaluating DR over many actions."""
-    torch.set_num_threads(THREADS)
+    set_threads(THREADS)
     random = np.random.default_rng(0)
     x = random.standard_normal((WIDE_ROWS, D)).astype(np.float32)
     action = (random.pareto(1.0, WIDE_ROWS) * 100).astype(np.int64) % WIDE_ACTIONS

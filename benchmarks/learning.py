@@ -29,6 +29,7 @@ from offpolicy.estimators import weight
 from offpolicy.learning import Trainer, prepare_training
 from offpolicy.log import LoggedData
 from offpolicy.policies import RecordedPolicy
+from offpolicy.threads import set_threads
 
 THREADS = 2
 CONTEXTS, QUICK_CONTEXTS, ACTIONS, D, ROWS = 11_146, 1_500, 30_938, 64, 100
@@ -212,7 +213,7 @@ def main() -> None:
     parser.add_argument("--child", type=Path, help="measure memory on the data in this folder")
     parser.add_argument("--actions", type=int, default=ACTIONS)
     chosen = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    set_threads(THREADS)
     if chosen.child is not None:
         child(chosen.child, chosen.actions)
         return

@@ -26,6 +26,7 @@ from offpolicy.models.normalisers import Full
 from offpolicy.models.scorers import LinearScorer, linear_scorer
 from offpolicy.policies import ScorerPolicy, tensor
 from offpolicy.propensity import FittedModel
+from offpolicy.threads import set_threads
 from offpolicy.uncertainty import uncertainty_of
 
 ROWS_PER_CONTEXT = 100
@@ -149,7 +150,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peak-of", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    set_threads(THREADS)
     if options.peak_of is not None:
         report_peak(options.peak_of)
         return

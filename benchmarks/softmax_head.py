@@ -14,6 +14,7 @@ import torch
 
 from figures import Figure, arguments, seconds_in_turns
 from offpolicy.models.softmax import weighted_log_likelihood
+from offpolicy.threads import set_threads
 
 CONTEXTS, ACTIONS, D = 512, 30_938, 64
 SQUARE = 2048
@@ -52,7 +53,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    set_threads(THREADS)
     seconds = seconds_in_turns(steps(), options.repeats, WARM_UPS)
     typical = {name: median(values) for name, values in seconds.items()}
     rate = 2 * SQUARE**3 / typical["sgemm"]

@@ -23,6 +23,7 @@ from offpolicy.engine import Job, WorkerPool
 from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData
 from offpolicy.policies import tensor
 from offpolicy.propensity import fit_logging_policy
+from offpolicy.threads import set_threads
 from offpolicy.uncertainty import (
     FORMS,
     METHODS,
@@ -83,7 +84,7 @@ def draw(task: Task) -> LoggedData:
 
 def cells(task: Task) -> list[Cell]:
     """Fit once, find the errors of each method once, and judge every form and level."""
-    torch.set_num_threads(1)
+    set_threads(1)
     log = draw(task)
     assert log.logging_prob is not None
     truth = tensor(log.logging_prob).log()

@@ -2,10 +2,11 @@
 
 import os
 
-import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)  # small problems: a second thread only waits
+from offpolicy.threads import set_threads
+
+set_threads(1)  # small problems: a second thread only waits
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

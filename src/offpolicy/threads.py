@@ -1,7 +1,8 @@
 """How many threads the numeric libraries use: torch, and the BLAS and OpenMP pools of NumPy and SciPy.
 
 Each of these libraries has a pool of its own, and the idle threads of one spin on the cores that another needs: on
-small problems that costs tenfold and more. Whoever changes the number of threads does so here, for all of them.
+small problems, where splitting saves next to nothing, that costs tenfold and more. Whoever changes the number of
+threads does so here, for all of them.
 """
 
 from collections.abc import Iterator

@@ -15,6 +15,7 @@ import torch
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.learning import LearnedPolicy, learn_policy
 from offpolicy.policies import Policy
+from offpolicy.threads import set_threads
 
 WORLD = LinearSoftmaxWorld.draw(0, n_actions=12, dimensions=4)
 CONTEXTS = WORLD.contexts(3, 50)
@@ -71,5 +72,5 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    set_threads(1)
     serve()

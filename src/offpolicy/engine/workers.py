@@ -175,9 +175,9 @@ def _serve(pipe: Connection) -> None:
     _end_with_parent()
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"  # read when NumPy and torch are first imported, which is below
-    import torch
+    from offpolicy.threads import set_threads
 
-    torch.set_num_threads(1)
+    set_threads(1)
     while True:
         try:
             call, arguments = pipe.recv()

@@ -1,8 +1,6 @@
 """What all forms of U share: directions, the ridge, Cholesky factors with jitter, leaving a row out, input checks."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
@@ -44,19 +42,6 @@ def directions(features: Tensor, normalisation: str) -> Tensor:
     features = features / largest.where(largest > 0, 1.0)
     length: Tensor = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
     return features / length.where(length > 0, 1.0)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Thousands of small products, factorisations and solves, on one thread: splitting each saves next to nothing,
-    and on a busy machine, where the threads wait for one another, costs tenfold and more.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def cholesky(matrices: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from offpolicy.threads import threads
 from offpolicy.uncertainty.factor import (
     CHUNK_BYTES,
     Normalisation,
@@ -20,7 +21,6 @@ from offpolicy.uncertainty.factor import (
     check_weights,
     cholesky,
     directions,
-    one_thread,
     ridge_of,
     squared_lengths,
     without_itself,
@@ -78,7 +78,7 @@ class Triangles(NamedTuple):
         """Where each action's triangle is, and whether it has one."""
         return position(self.action, action)
 
-    @one_thread()
+    @threads(1)  # thousands of small factorisations and solves
     def with_pairs(self, pairs: Pairs, normalisation: str) -> "Triangles":
         """These sums plus those of more pairs, sorted by action."""
         d = pairs.table.shape[1]
@@ -204,7 +204,7 @@ class PerActionUncertainty:
         u = torch.minimum(self._squares(states, context, action).sqrt(), bound)
         return without_itself(u[row_pair], bound[row_pair], inside)
 
-    @one_thread()
+    @threads(1)  # thousands of small factorisations and solves
     def _squares(self, states: Tensor, context: Tensor, action: Tensor) -> Tensor:
         """U² of distinct pairs sorted by action; ∞ (the caller's bound cuts it) where the action is unseen."""
         result = torch.full((len(context),), torch.inf, dtype=torch.float64)
