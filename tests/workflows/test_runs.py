@@ -150,3 +150,17 @@ def test_a_run_is_not_labelled_with_fewer_epochs_than_it_ran(tmp_path: Path) -> 
     with pytest.raises(OffPolicyError, match=r"training/ce holds this training after 4 epochs, but 2 are asked for"):
         run_learn(spec, ["ce"], out, options, settings={"epochs": 2})
     assert load_policy(out / "policy").metadata.config["epochs"] == 4
+
+
+def test_the_quick_fit_of_inspect_is_bounded_by_contexts_times_actions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {"x": random.normal(size=3000), "action": random.integers(0, 5, 3000), "reward": [0, 1] * 1500}
+    )
+    assert run_inspect(written(tmp_path, frame))["quick_rows"] == 3000
+    monkeypatch.setattr("offpolicy.workflows.inspect.QUICK_NUMBERS", 5 * 600)
+    found = run_inspect(written(tmp_path, frame))
+    assert found["log"]["rows"] == 3000
+    assert 500 < found["quick_rows"] < 700  # a share of contexts, each drawn on its own

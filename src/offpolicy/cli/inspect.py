@@ -65,7 +65,7 @@ def _show(inspected: dict[str, Any]) -> None:
     facts("Before any policy", about)
     names = ("model", "log_likelihood", "popularity_log_likelihood", "uniform_log_likelihood", "calibration_error")
     facts(
-        f"A quick model of the logging policy ({inspected['quick_rows']:,} rows)",
+        f"A quick model of the logging policy ({inspected['quick_rows']:,} of {log['rows']:,} rows)",
         {name: model[name] for name in (*names, "mean_weight", "mean_weight_error", "certain_rows")},
     )
     if inspected["audit"] is not None:

@@ -142,7 +142,7 @@ class _Pass:
             parts["baseline"] = (prob * rewards).sum(1)[cell[0]]
         if self.unsupported is not None:
             assert log_logging is not None
-            self.unsupported[batch.contexts] = (prob.double() * (log_logging < np.log(UNSUPPORTED))).sum(1)
+            self.unsupported[batch.contexts] = (prob * (log_logging < np.log(UNSUPPORTED))).sum(1, dtype=torch.float64)
         for name, values in self._rows.items():
             values[batch.rows] = parts[name].double()
 

@@ -35,7 +35,7 @@ all contexts then starts where that one ended."""
 
 TIGHT, LOOSE, SEARCH = 1e-10, 1e-5, 1e-4
 """How near to its maximum the likelihood must be, as a share of it: in float64; in float32, where it is then far below
-the error of the estimate itself; and in float32 on some contexts, to compare ridges and to start from."""
+the error of the estimate itself; and in float32 to compare ridges and to start from."""
 
 Responsibility = Callable[[Tensor, Tensor], Tensor]
 """Per-row multipliers from (log π of some rows as it is now, their row numbers in the log)."""
@@ -156,25 +156,21 @@ def _fit_whole(
     chosen: FitOutcome | None,
 ) -> FitOutcome:
     some = _some_contexts(log, config.seed, "ridge")
-    problem = WholeBatch(scorer, log, some)
+    problem, most = WholeBatch(scorer, log, some), 2 * config.epochs
+    exact = some is None and problem.dtype == torch.float64
     ridge = config.ridge if chosen is None else chosen.ridge
-    given, converged = ridge is not None or held_out is None, True
-    most = 2 * config.epochs
-    if ridge is not None or held_out is None:
-        ridge = scorer.default_ridge if ridge is None else ridge
-        converged = problem.maximise(scorer, ridge, _tolerance(problem, some is None), most)
-    else:
-        ridge, converged = _best_ridge(scorer, problem, held_out, config, _tolerance(problem, some is None))
+    searched, converged = ridge is None and held_out is not None, False
+    if ridge is None and held_out is not None:
+        ridge, converged = _best_ridge(scorer, problem, held_out, config)
+    ridge = scorer.default_ridge if ridge is None else ridge
     if some is not None:
+        problem.maximise(scorer, ridge, SEARCH, most)
         problem = WholeBatch(scorer, log)
-        converged = problem.maximise(scorer, ridge, _tolerance(problem, last=True), most)
+    if not (searched and exact):
+        converged = problem.maximise(scorer, ridge, TIGHT if problem.dtype == torch.float64 else LOOSE, most)
     if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
-    return FitOutcome(ridge, converged=converged, at_grid_end=not given and ridge in (RIDGES[0], RIDGES[-1]))
-
-
-def _tolerance(problem: WholeBatch, last: bool) -> float:
-    return TIGHT if problem.dtype == torch.float64 else LOOSE if last else SEARCH
+    return FitOutcome(ridge, converged=converged, at_grid_end=searched and ridge in (RIDGES[0], RIDGES[-1]))
 
 
 def _some_contexts(log: LoggedData, seed: int, purpose: str) -> npt.NDArray[np.int64] | None:
@@ -186,11 +182,10 @@ def _some_contexts(log: LoggedData, seed: int, purpose: str) -> npt.NDArray[np.i
     return np.sort(random.choice(log.n_contexts, most, replace=False))
 
 
-def _best_ridge(
-    scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig, tolerance: float
-) -> tuple[float, bool]:
+def _best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> tuple[float, bool]:
     """From the strongest penalty to the weakest, each started where the last ended, until the score falls twice."""
     score = _scorer_of_rows(scorer, held_out, problem.seen, config.seed)
+    tolerance = TIGHT if problem.dtype == torch.float64 else SEARCH
     best, falls, kept, kept_state = -math.inf, 0, (scorer.default_ridge, True), None
     with progress("logging policy", len(RIDGES), show=config.show_progress) as advance:
         for ridge in reversed(RIDGES):

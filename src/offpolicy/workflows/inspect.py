@@ -13,6 +13,8 @@ from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve
 
 QUICK_ROWS = 50_000
 """Rows for the quick fits; of a longer log a random share of contexts is taken."""
+QUICK_NUMBERS = 10_000_000
+"""Numbers (contexts × actions) for the quick fits; of a log with more, fewer rows are taken."""
 DETERMINISTIC = 0.9
 """Share of repeated contexts with one action beyond which the logger looks deterministic."""
 RARE = 10
@@ -38,9 +40,10 @@ def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
 
 def _shortened(log: LoggedData, seed: int) -> LoggedData:
     groups = int(log.cluster_index.max()) + 1
-    if log.n_rows <= QUICK_ROWS or groups < 10:
+    share = min(QUICK_ROWS / log.n_rows, QUICK_NUMBERS / (log.n_contexts * log.n_actions))
+    if share >= 1 or groups < 10:
         return log
-    share = max(QUICK_ROWS / log.n_rows, 2 / groups)
+    share = max(share, 2 / groups)
     return log.split((share, 1 - share), seed=seed)[0]
 
 
