@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
 from offpolicy.policies import logged_log_prob
 from offpolicy.propensity import FitConfig, fit_logging_policy
-from offpolicy.propensity.fit import _held_out_split
-from offpolicy.propensity.likelihood import RIDGES
+from offpolicy.propensity.config import RIDGES
+from offpolicy.propensity.ensemble import families_for
+from offpolicy.propensity.families.softmax import Softmax
 from offpolicy.propensity.quality import measure
 
 
@@ -57,48 +57,57 @@ def test_the_ridge_kept_is_the_one_that_predicts_held_out_rows_best(kind: str, s
 
 
 @pytest.mark.parametrize(("kind", "winner"), [("noise", "popularity"), ("linear", "linear"), ("product", "quadratic")])
-def test_auto_takes_the_model_with_the_best_held_out_likelihood(kind: str, winner: str) -> None:
+def test_auto_gives_most_weight_to_the_family_that_predicts_held_out_rows_best(kind: str, winner: str) -> None:
     log = world(kind)
     each = scores(log, **{name: {"model": name} for name in ("popularity", "linear", "quadratic")})
     assert max(each, key=lambda name: each[name]) == winner
     found = fit_logging_policy(log, "auto")
-    assert found.model == winner
-    assert found.quality.log_likelihood == pytest.approx(each[winner], abs=1e-9)
+    weights = {one.name: one.weight for one in found.members}
+    assert weights[winner] > 0.5
+    assert sum(weights.values()) == pytest.approx(1.0)
+    assert winner in found.description
     alone = fit_logging_policy(log, winner)
-    torch.testing.assert_close(found.row_log_prob, alone.row_log_prob)
+    assert float(found.row_log_prob.mean()) == pytest.approx(float(alone.row_log_prob.mean()), abs=0.03)
 
 
 def test_auto_leaves_products_of_many_features_out() -> None:
     random = np.random.default_rng(0)
     x = random.normal(size=(300, 25))
     wide = drawn(np.stack([4 * x[:, 0] * x[:, 1], -4 * x[:, 0] * x[:, 1]], 1), x)
-    assert fit_logging_policy(wide, "auto").model in ("popularity", "linear")
+    assert "quadratic" not in families_for(wide)
+    assert "quadratic" in families_for(drawn(x[:, :2], x[:, :3]))
 
 
 @pytest.mark.parametrize("by", [None, "context", "cluster"])
-def test_held_out_rows_share_no_unit_with_the_rows_fitted(by: Any) -> None:
+def test_held_out_rows_share_no_unit_with_the_rows_fitted(by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(1)
     user = random.integers(0, 40, 300)
     log = LoggedData.from_arrays({"u": user * 1.0}, user % 3, np.zeros(300), actions=3, cluster=user // 2)
-    train, valid = _held_out_split(log, 0.25, by, 3)
-    assert train.n_rows + valid.n_rows == 300
+    met: list[tuple[LoggedData, LoggedData | None]] = []
+
+    def watched(self: Any, train: LoggedData, valid: LoggedData | None, *rest: Any) -> Any:
+        met.append((train, valid))
+        return plain(self, train, valid, *rest)
+
+    plain = Softmax.fit
+    monkeypatch.setattr(Softmax, "fit", watched)
+    fit_logging_policy(log, "linear", by=by, held_out=0.25, seed=3)
+    (train, valid), (everything, nothing) = met
+    assert (everything, nothing) == (log, None)
+    assert valid is not None
+    assert (train, valid) == log.split((0.75, 0.25), by=by, seed=3)
     users = [set(part.contexts["u"].values.tolist()) for part in (train, valid)]  # type: ignore[union-attr]
     assert users[0].isdisjoint(users[1])
-    assert 0.1 < valid.n_rows / 300 < 0.45
-    if by != "context":
-        names = [set(part.cluster_vocabulary.to_list()) for part in (train, valid) if part.cluster_vocabulary]
-        assert names[0].isdisjoint(names[1])
-    assert log.split((0.75, 0.25), by=by, seed=3) == (train, valid)
 
 
 def test_a_log_with_one_unit_is_measured_on_itself_and_odd_shares_are_refused() -> None:
     log = LoggedData.from_arrays(np.ones((6, 1)), [0, 1, 0, 1, 1, 1], np.zeros(6), actions=2)
-    assert _held_out_split(log, 0.1, None, 0) == (log, log)
+    assert fit_logging_policy(log, "popularity").quality.rows == 6
     for share in (0.0, 1.0):
         with pytest.raises(ParameterError, match="held_out"):
-            _held_out_split(log, share, None, 0)
+            fit_logging_policy(log, "popularity", held_out=share)
     with pytest.raises(ParameterError, match="needs clusters"):
-        _held_out_split(log, 0.1, "cluster", 0)
+        fit_logging_policy(log, "popularity", by="cluster")
 
 
 def test_quality_is_that_of_a_model_of_the_other_rows_by_hand() -> None:

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import offpolicy.propensity.likelihood as likelihood
 from offpolicy.log import LoggedData
 from offpolicy.models import linear_scorer
 from offpolicy.policies import logged_log_prob
 from offpolicy.propensity import FitConfig, fit_logging_policy, whole_batch
-from offpolicy.propensity.likelihood import RIDGES, FitOutcome, fit_softmax, softmax_policy
+from offpolicy.propensity.config import RIDGES
+from offpolicy.propensity.likelihood import fit_softmax, softmax_policy
 from offpolicy.propensity.whole_batch import WholeBatch
 
 
@@ -105,27 +105,3 @@ def test_a_fit_that_is_stopped_says_so() -> None:
     log = normal_log(1000, 10, 3.0)
     assert not fit_softmax(linear_scorer(log), log, None, FitConfig(epochs=1)).converged
     assert fit_softmax(linear_scorer(log), log, None, FitConfig(epochs=100)).converged
-
-
-def test_row_multipliers_are_asked_with_the_log_prob_and_number_of_each_row() -> None:
-    """Multipliers of 1 and 0 give the fit to the rows that have 1."""
-    log = normal_log(2000, 5, 1.0)
-    odd = torch.arange(log.n_rows) % 2 == 1
-    met = torch.zeros(log.n_rows)
-
-    def multiplier(log_prob: Tensor, rows: Tensor) -> Tensor:
-        assert log_prob.shape == rows.shape
-        assert bool((log_prob <= 0).all())
-        met[rows] += 1
-        return odd[rows].float()
-
-    config = FitConfig(ridge=1.0, epochs=30)
-    scorer = linear_scorer(log)
-    fit_softmax(scorer, log, None, config, chosen=FitOutcome(1.0), coefficients=multiplier)
-    assert bool((met == 30).all())
-    part = log.take(odd.numpy())
-    alone = linear_scorer(log)
-    fit_softmax(alone, part, None, config)
-    found, expected = (logged_log_prob(softmax_policy(one, part), part) for one in (scorer, alone))
-    assert float(found.mean()) == pytest.approx(float(expected.mean()), abs=0.01)
-    assert float((found - expected).abs().mean()) < 0.1

@@ -217,7 +217,7 @@ class Evaluator:
             level=level,
             best=best_by_lower_bound({name: self.estimates[name] for name in self.candidates}),
             logging=Logging(
-                model=beta.model if isinstance(beta, LoggingPolicy) else type(beta).__name__,
+                model=beta.description if isinstance(beta, LoggingPolicy) else type(beta).__name__,
                 value=scale.value(self.on_policy.value),
                 interval=scale.interval(INTERVALS["normal"](self.on_policy, level)),
                 quality=beta.quality if isinstance(beta, LoggingPolicy) else None,
@@ -308,11 +308,12 @@ class Evaluator:
         tried: list[tuple[str, float, float | None, Policy]] = [
             ("uniform", beta.quality.uniform_log_likelihood, None, UniformPolicy(self.log.actions))
         ]
-        for one in others:
-            policy = beta if one.name == beta.model else one.model.policy
-            tried.append((one.name, one.quality.log_likelihood, one.quality.calibration_error, policy))
-        if beta.model not in {name for name, _, _, _ in tried}:
-            tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
+        tried += [
+            (one.name, one.quality.log_likelihood, one.quality.calibration_error, one.model.policy)
+            for one in others
+            if one.name != beta.model
+        ]
+        tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
         level, scale = self.options.level, self.scale
         return [
             propensity_model_row(name, fit, error, under_model(rows, policy), scale, level)

@@ -239,6 +239,10 @@ class LoggedData:
         """The fold 0..k-1 of each row for cross-fitting; rows of one group share a fold (groups as in `split`)."""
         return self._parts(checked_folds(k), by, f"folds {seed}")
 
+    def row_folds(self, k: int, seed: int = 0) -> Rows:
+        """The fold 0..k-1 of each row, rows of one group in any of them: for what is known of groups already seen."""
+        return part_of_units(self.row_hashes, checked_folds(k), f"{self.lineage}row folds {seed}")
+
     def _parts(self, shares: Sequence[float], by: Unit | None, key: str) -> Rows:
         if by == "time":
             return part_in_time(self._unit(by), shares)

@@ -10,9 +10,10 @@ from offpolicy.models.all_actions import (
     top_k,
     total_expectation,
 )
-from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn
-from offpolicy.models.encoders import DesignMatrix
+from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn, column_from_json
+from offpolicy.models.encoders import DesignMatrix, pooled_ids
 from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
+from offpolicy.models.network import NetworkScorer, id_columns, network_scorer
 from offpolicy.models.normalisers import Full, InBatch, Normaliser, Sampled
 from offpolicy.models.recipes import (
     AnyScorerRecipe,
@@ -55,6 +56,7 @@ __all__ = [
     "InBatch",
     "LinearScorer",
     "LoggingTwoTower",
+    "NetworkScorer",
     "Normaliser",
     "NumberColumn",
     "OnnxGraph",
@@ -70,14 +72,18 @@ __all__ = [
     "ascend",
     "best_first",
     "build_scorer",
+    "column_from_json",
     "expectation",
     "gradient_step",
+    "id_columns",
     "iterate_log_probs",
     "linear_scorer",
     "linear_values",
     "log_normaliser",
     "log_normaliser_gradient",
     "logging_two_tower",
+    "network_scorer",
+    "pooled_ids",
     "register_scorer",
     "sample",
     "scorer_recipe",

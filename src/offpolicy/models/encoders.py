@@ -98,6 +98,17 @@ class ColumnIndex:
         return ColumnIndex(tuple(map(column_from_json, recipe["columns"])))
 
 
+def pooled_ids(table: FeatureTable) -> list[str]:
+    """Which columns have more ids than a design matrix has places for, and how many of them share a place."""
+    notes = []
+    for name, column in table.items():
+        if isinstance(column, CategoricalColumn | BagColumn):
+            n = len(np.unique(column.codes))
+            if n > MAX_CATEGORIES:
+                notes.append(f"{n - MAX_CATEGORIES + 1:,} of {n:,} ids of {name!r} share one place in linear models.")
+    return notes
+
+
 def _fitted(table: FeatureTable, most: int | None) -> tuple[FittedColumn, ...]:
     if table.n_rows == 0:
         raise ParameterError("An encoder needs at least one entry to be fitted on, but the table is empty.")

@@ -92,6 +92,12 @@ class DesignRecipe(ColumnsRecipe):
         return plain + plain * (plain + 1) // 2 if self.quadratic else plain
 
 
+class FeaturesRecipe(DesignRecipe):
+    """A design matrix beside id embeddings, which may have no columns of its own."""
+
+    columns: list[ColumnRecipe]
+
+
 class BlockRecipe(Strict):
     """One column of a tower."""
 
@@ -300,3 +306,25 @@ class LoggingTwoTowerRecipe(ScorerRecipe):
         """Check the features of the actions, the other scorer's too."""
         self.items.check_tensors(tensors, f"{prefix}item_tower.")
         self.user.check_tensors(tensors, f"{prefix}user.")
+
+
+class NetworkRecipe(ScorerRecipe):
+    """A network scorer."""
+
+    kind: Literal["network"]
+    n_actions: PositiveInt
+    hidden: NonNegativeInt
+    bins: PositiveInt
+    rank: PositiveInt
+    design: FeaturesRecipe
+    ids: list[IdRecipe]
+
+    def shape(self) -> ScorerShape:
+        """Knots, two layers, embeddings, and a weight for every number of a state."""
+        numbers = sum(column.width for column in self.design.columns if isinstance(column, NumberRecipe))
+        width, rank, bins = self.design.width, self.rank, self.bins
+        dim = width + self.hidden + rank * len(self.ids)
+        layers = (width + bins * numbers + self.hidden + 2) * self.hidden + (bins + 1) * numbers
+        embeddings = rank * sum(column.width for column in self.ids)
+        columns = [*self.design.columns, *self.ids]
+        return ScorerShape(self.n_actions, dim, layers + embeddings + self.n_actions * (dim + 1), columns)

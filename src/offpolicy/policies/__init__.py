@@ -1,5 +1,6 @@
 """Policies: what every policy offers, the simple ones, and how a user's own becomes one."""
 
+from offpolicy.policies.mixture import MixturePolicy, NewIds, RandomTopK, soft_top_k
 from offpolicy.policies.policy import (
     AlignedPolicy,
     PlacedPolicy,
@@ -28,6 +29,7 @@ from offpolicy.policies.simple import (
     with_backoff,
 )
 from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, TopKPolicy, as_policy
+from offpolicy.policies.trees import TreesPolicy, tree_columns
 
 __all__ = [
     "AlignedPolicy",
@@ -37,14 +39,18 @@ __all__ = [
     "EpsilonGreedyPolicy",
     "FunctionPolicy",
     "LinearSoftmaxPolicy",
+    "MixturePolicy",
+    "NewIds",
     "PlacedPolicy",
     "Policy",
     "PopularityPolicy",
+    "RandomTopK",
     "RecordedPolicy",
     "RowPolicy",
     "ScorerPolicy",
     "TabularPolicy",
     "TopKPolicy",
+    "TreesPolicy",
     "UniformPolicy",
     "WithBackoff",
     "action_table",
@@ -55,6 +61,8 @@ __all__ = [
     "named",
     "row_weights",
     "rows_only",
+    "soft_top_k",
     "tensor",
+    "tree_columns",
     "with_backoff",
 ]

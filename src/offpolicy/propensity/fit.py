@@ -9,54 +9,25 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offpolicy.checks import check_choice
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
-from offpolicy.models import DesignMatrix, Normaliser, Scorer, linear_scorer, two_tower_scorer
-from offpolicy.policies import (
-    ClassifierPolicy,
-    CountsPolicy,
-    Policy,
-    PopularityPolicy,
-    RecordedPolicy,
-    ScorerPolicy,
-    UniformPolicy,
-    WithBackoff,
-    logged_log_prob,
-    rows_only,
-    with_backoff,
-)
-from offpolicy.propensity.likelihood import FitConfig, FitOutcome, fit_softmax, fits_quickly, softmax_policy
+from offpolicy.models import Normaliser, pooled_ids
+from offpolicy.policies import logged_log_prob, rows_only
+from offpolicy.propensity.config import FitConfig, FitOutcome
+from offpolicy.propensity.ensemble import Member, fit_ensemble, refit
+from offpolicy.propensity.families import family_of
+from offpolicy.propensity.model import Family, FittedModel
 from offpolicy.propensity.quality import measure
+from offpolicy.propensity.time_view import TimedPolicy, TimeView
 from offpolicy.results import Quality
 
-MODELS = ("auto", "recorded", "uniform", "popularity", "counts", "linear", "quadratic", "two_tower")
-QUADRATIC_WIDTH = 24
-"""Most features whose products `auto` tries."""
 Unit = Literal["context", "cluster"]
-ScorerMaker = Callable[[LoggedData], Scorer]
-"""Makes a fresh, untrained scorer for a log."""
-
-
-@dataclass(frozen=True)
-class FittedModel:
-    """One fitted β̂: a policy over all actions and, where it is a softmax, the scorer behind it."""
-
-    policy: Policy
-    scorer: Scorer | None = None
-    ridge: float = 1.0
-    """The penalty it was fitted with, which is also the ridge of its uncertainty."""
-
-    @property
-    def softmax(self) -> ScorerPolicy | None:
-        """The softmax behind the policy, without its back-off; None where it is no softmax."""
-        base = self.policy.base if isinstance(self.policy, WithBackoff) else self.policy
-        return base if isinstance(base, ScorerPolicy) else None
-
-    @property
-    def design(self) -> DesignMatrix | None:
-        """The features a linear model was fitted with; None for other models."""
-        return None if self.scorer is None else self.scorer.design
+STOPPED = (
+    "The fit of the {model} logging policy stopped before it converged: its propensities may still move. Give it more "
+    "epochs (FitConfig), or standardise the features."
+)
+FEWEST_UNITS = 30
+"""Contexts (or clusters) below which `auto` is the linear model."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +38,8 @@ class CandidateFit:
     model: FittedModel
     chosen: FitOutcome
     quality: Quality
+    weight: float = 1.0
+    """Its weight in the ensemble."""
 
 
 def _cannot_refit(log: LoggedData) -> FittedModel:
@@ -94,10 +67,22 @@ class LoggingPolicy:
     """How the softmax was normalised while it was trained."""
     chosen: FitOutcome = field(default=FitOutcome(1.0), repr=False)
     """What was chosen on held-out rows."""
+    members: tuple[Member, ...] = ()
+    """The families of an ensemble and their weights."""
     candidates: tuple[CandidateFit, ...] = field(default=(), repr=False)
-    """The models that `auto` chose among, each fitted to the rows that were not held out."""
+    """The families of an ensemble one by one, each fitted to the rows that were not held out."""
     refit: Callable[[LoggedData], FittedModel] = field(default=_cannot_refit, repr=False)
     """Fit the same model, with the choices already made, to another log (for bootstraps)."""
+
+    @property
+    def description(self) -> str:
+        """What it is made of, in one line."""
+        if not self.members:
+            return self.model
+        parts = sorted(self.members, key=lambda one: -one.weight)
+        named = ", ".join(f"{one.name} {one.weight:.2f}" for one in parts)
+        timed = " with the time as a feature" if self.whole.view is not None else ""
+        return f"an ensemble of {named}{timed}" if len(parts) > 1 else f"{parts[0].name}{timed}"
 
     @property
     def actions(self) -> ActionTable:
@@ -111,13 +96,14 @@ class LoggingPolicy:
 
     @property
     def note(self) -> str:
-        """A warning where the fit did not converge; else empty."""
-        if self.chosen.converged:
-            return ""
-        return (
-            f"The fit of the {self.model} logging policy stopped before it converged: its propensities may still move. "
-            "Give it more epochs (FitConfig), or standardise the features."
-        )
+        """What to know about the fit: whether it converged, ended at a grid's end, or pooled ids; else empty."""
+        outcomes = [one.outcome for one in self.members] or [self.chosen]
+        notes = [] if self.chosen.converged else [STOPPED.format(model=self.model)]
+        notes += [one.grid_note for one in outcomes if one.grid_note][:1]
+        names = [one.name for one in self.members] or [self.model]
+        if not any(name in ("towers", "network", "two_tower") for name in names):
+            notes += [f"{text} 'towers' gives each its own." for text in pooled_ids(self.log.contexts)]
+        return " ".join(notes)
 
     @property
     def rows_only(self) -> bool:
@@ -150,46 +136,34 @@ def fit_logging_policy(
 ) -> LoggingPolicy:
     """Estimate β̂ from the log.
 
-    `model` is a name (recorded, uniform, popularity, counts, linear, quadratic, two_tower; auto takes the one of
-    popularity, linear and quadratic that predicts held-out rows best), a scikit-learn classifier, or a function that
-    makes a `Scorer` for a log. A share `held_out` of the contexts (or clusters) chooses ridge or number
-    of epochs and measures quality; the model is then refitted to all rows. With `folds` the β̂ of each row comes from
-    a model that saw neither its context nor its cluster.
+    `model` is `auto`, an ensemble of the families worth trying on this log, or the name of one family (see
+    `offpolicy.propensity.MODELS`), a scikit-learn classifier, or a function that makes a `Scorer` for a log. For a
+    single family a share `held_out` of the contexts (or clusters) chooses ridge or number of epochs and measures
+    quality, and it is then refitted to all rows; the ensemble uses three folds. With `folds` the β̂ of each row comes
+    from a model that saw neither its context nor its cluster.
     """
     global _fits
     _fits += 1
     config = config or FitConfig(seed=seed)
-    if isinstance(model, str):
-        check_choice("model", model, MODELS)
-    train, valid = _held_out_split(log, held_out, by, seed)
-    models = _candidates(model, train)
-    candidates = tuple(_candidate(each, config, normaliser, train, valid) for each in models)
-    place = max(range(len(models)), key=lambda i: candidates[i].quality.log_likelihood)
-    best, (name, fit) = candidates[place], fitter(models[place], config, normaliser)
-    whole, chosen = best.model, best.chosen
-    if train.n_rows < log.n_rows:
-        whole, refitted = fit(log, None, chosen)
-        chosen = replace(chosen, converged=chosen.converged and refitted.converged)
-    rows = logged_log_prob(whole.policy, log)
-    fold_models: tuple[FittedModel, ...] = ()
-    row_fold = None
-    if folds is not None:
-        row_fold = log.folds(folds, by, seed)
-        fold_models = tuple(fit(log.take(row_fold != k), None, chosen)[0] for k in range(folds))
-        rows = cross_fitted(log, row_fold, lambda k, part: logged_log_prob(fold_models[k].policy, part))
-    return LoggingPolicy(
-        name,
-        log,
-        whole,
-        best.quality,
-        rows,
-        fold_models,
-        row_fold,
-        normaliser.name if normaliser is not None else "full",
-        chosen,
-        candidates if len(candidates) > 1 else (),
-        refit=lambda other: fit(other, None, chosen)[0],
-    )
+    units = len(np.unique(log.context_index if by == "context" else log.cluster_index))
+    if by == "cluster" and log.cluster is None:
+        raise ParameterError("by='cluster' needs clusters, but this log has none. Read it with one, or use 'context'.")
+    if not 0 < held_out < 1:
+        raise ParameterError(f"held_out must be a share between 0 and 1, but it is {held_out}.")
+    if isinstance(model, str) and model == "auto" and units >= FEWEST_UNITS:
+        fitted = _ensemble(log, by, config)
+    else:
+        family = family_of("linear" if isinstance(model, str) and model == "auto" else model, normaliser)
+        train, valid = log.split((1 - held_out, held_out), by=by, seed=seed) if units > 1 else (log, log)
+        fitted = _single(family, log, train, valid, config)
+    if normaliser is not None:
+        fitted = replace(fitted, normaliser=normaliser.name)
+    if folds is None:
+        return fitted
+    row_fold = log.folds(folds, by, seed)
+    models = tuple(fitted.refit(log.take(row_fold != k)) for k in range(folds))
+    rows = cross_fitted(log, row_fold, lambda k, part: logged_log_prob(models[k].policy, part))
+    return replace(fitted, row_log_prob=rows, folds=models, row_fold=row_fold)
 
 
 _fits = 0
@@ -200,21 +174,52 @@ def fits_done() -> int:
     return _fits
 
 
-def _candidate(
-    model: Any, config: FitConfig, normaliser: Normaliser | None, train: LoggedData, valid: LoggedData
-) -> CandidateFit:
-    name, fit = fitter(model, config, normaliser)
-    fitted, chosen = fit(train, valid, None)
-    return CandidateFit(name, fitted, chosen, measure(fitted.policy, valid, train, all_actions=name != "recorded"))
+def _single(family: Family, log: LoggedData, train: LoggedData, valid: LoggedData, config: FitConfig) -> LoggingPolicy:
+    """One family: chosen and measured on the held-out rows, then fitted to all."""
+    whole, chosen = family.fit(train, valid, None, config)
+    quality = measure(whole.policy, valid, train, all_actions=family.name != "recorded")
+    if train.n_rows < log.n_rows:
+        whole, refitted = family.fit(log, None, chosen, config)
+        chosen = replace(chosen, converged=chosen.converged and refitted.converged)
+    rows = logged_log_prob(whole.policy, log)
+
+    def again(other: LoggedData) -> FittedModel:
+        return family.fit(other, None, chosen, config)[0]
+
+    return LoggingPolicy(family.name, log, whole, quality, rows, chosen=chosen, refit=again)
 
 
-def _candidates(model: Any, train: LoggedData) -> list[Any]:
-    """The models `auto` stands for; products of features only where the whole fit stays cheap."""
-    if model != "auto":
-        return [model]
-    scorer = linear_scorer(train)
-    small = scorer.design.width <= QUADRATIC_WIDTH and fits_quickly(train)
-    return ["popularity", "linear", *(["quadratic"] if small else [])]
+def _ensemble(log: LoggedData, by: Unit | None, config: FitConfig) -> LoggingPolicy:
+    """The families that carry weight, over contexts with the time among them where the log has one."""
+    view = TimeView.of_log(log)
+    fitted = fit_ensemble(log, view, by, config)
+    weight = {one.name: one.weight for one in fitted.members}
+    rest, first = fitted.sample.take(fitted.fold != 0), fitted.sample.take(fitted.fold == 0)
+    candidates = tuple(
+        CandidateFit(name, timed(model, view), outcome, measure(model.policy, first, rest), weight.get(name, 0.0))
+        for name, (model, outcome) in fitted.tried.items()
+    )
+    return LoggingPolicy(
+        "auto",
+        log,
+        timed(fitted.whole, view),
+        measure(fitted.folds[0].policy, first, rest),
+        fitted.row_log_prob,
+        chosen=FitOutcome(1.0, converged=all(one.outcome.converged for one in fitted.members)),
+        members=fitted.members,
+        candidates=candidates,
+        refit=lambda other: refitted(fitted.members, view, other, config),
+    )
+
+
+def refitted(members: tuple[Member, ...], view: TimeView | None, log: LoggedData, config: FitConfig) -> FittedModel:
+    """The ensemble's families fitted to another log."""
+    return timed(refit(members, log if view is None else view.seen(log), config), view)
+
+
+def timed(model: FittedModel, view: TimeView | None) -> FittedModel:
+    """A model of contexts with time, for contexts as the log has them."""
+    return model if view is None else FittedModel(TimedPolicy(model.policy, view), members=(model,), view=view)
 
 
 def cross_fitted(
@@ -226,57 +231,3 @@ def cross_fitted(
         rows = np.flatnonzero(row_fold == k)
         result[torch.from_numpy(rows)] = value(k, log.take(rows)).double()
     return result
-
-
-def _held_out_split(log: LoggedData, share: float, by: Unit | None, seed: int) -> tuple[LoggedData, LoggedData]:
-    """Rows to fit and rows to validate on; a log with a single unit is validated on itself."""
-    if not 0 < share < 1:
-        raise ParameterError(f"held_out must be a share between 0 and 1, but it is {share}.")
-    if by == "cluster" and log.cluster is None:
-        raise ParameterError("by='cluster' needs clusters, but this log has none. Read it with one, or use 'context'.")
-    units = log.context_index if by == "context" else log.cluster_index
-    if len(np.unique(units)) < 2:
-        return log, log
-    train, valid = log.split((1 - share, share), by=by, seed=seed)
-    return train, valid
-
-
-Fit = Callable[[LoggedData, LoggedData | None, FitOutcome | None], tuple[FittedModel, FitOutcome]]
-
-
-def fitter(model: Any, config: FitConfig, normaliser: Normaliser | None) -> tuple[str, Fit]:
-    """A model's name and how to fit it: on rows, with or without held-out rows, maybe repeating a choice."""
-    plain: dict[str, Callable[[LoggedData], Policy]] = {
-        "recorded": lambda log: RecordedPolicy(log.actions),
-        "uniform": lambda log: UniformPolicy(log.actions),
-        "popularity": lambda log: with_backoff(PopularityPolicy.fit(log), log),
-        "counts": lambda log: with_backoff(CountsPolicy(log), log),
-    }
-    if isinstance(model, str) and model in plain:
-        return model, lambda log, valid, chosen: (FittedModel(plain[model](log)), FitOutcome(1.0))
-    if hasattr(model, "predict_proba") or hasattr(model, "fit"):
-        return type(model).__name__, lambda log, valid, chosen: (_classifier(model, log), FitOutcome(1.0))
-    makers: dict[str, ScorerMaker] = {
-        "linear": linear_scorer,
-        "quadratic": lambda log: linear_scorer(log, quadratic=True),
-        "two_tower": lambda log: two_tower_scorer(log, seed=config.seed),
-    }
-    maker: ScorerMaker = makers[model] if isinstance(model, str) else model
-    if not callable(maker):
-        raise ParameterError(
-            f"model must be one of {', '.join(MODELS)}, a scikit-learn classifier, or a function that makes a scorer, "
-            f"but it is {model!r}."
-        )
-
-    def fit(log: LoggedData, valid: LoggedData | None, chosen: FitOutcome | None) -> tuple[FittedModel, FitOutcome]:
-        scorer = maker(log)
-        outcome = fit_softmax(scorer, log, valid, config, normaliser, chosen)
-        ridge = outcome.ridge if outcome.ridge > 0 else 1.0
-        return FittedModel(softmax_policy(scorer, log), scorer, ridge), outcome
-
-    return model if isinstance(model, str) else getattr(model, "__name__", "scorer"), fit
-
-
-def _classifier(classifier: Any, log: LoggedData) -> FittedModel:
-    design = DesignMatrix.fit(log.contexts)
-    return FittedModel(with_backoff(ClassifierPolicy.fit(classifier, log, design), log))

@@ -9,7 +9,7 @@ from torch import Tensor
 from offpolicy.engine import map_merge
 from offpolicy.log import LogBatch, LoggedData
 from offpolicy.policies import Policy, logged_log_prob, tensor
-from offpolicy.propensity.likelihood import event_weights, weighted_mean
+from offpolicy.propensity.config import event_weights, weighted_mean
 from offpolicy.results import CalibrationBin, Quality
 
 BIN_EDGES = torch.linspace(-12, 0, 25, dtype=torch.float64)[:-1]

@@ -104,8 +104,9 @@ def bootstrap_errors(logging_policy: LoggingPolicy, draws: int = 10, seed: int =
 def redraw_actions(log: LoggedData, logging_policy: LoggingPolicy, random: torch.Generator) -> LoggedData:
     """The same contexts with actions redrawn from β̂; rewards, which the likelihood does not need, are zero."""
     action = torch.empty(log.n_rows, dtype=torch.int64)
-    for tile in log.batches():
-        mass = logging_policy.log_probs(log.contexts.take(tile.contexts)).double().exp().cumsum(1)
+    model, seen = logging_policy.whole.in_view(log)
+    for tile in seen.batches():
+        mass = model.policy.log_probs(seen.contexts.take(tile.contexts)).double().exp().cumsum(1)
         uniform = torch.rand(len(tile.rows), generator=random, dtype=torch.float64)
         for part in torch.split(torch.arange(len(tile.rows)), max(1, (1 << 22) // log.n_actions)):
             own = mass[tile.row_context[part]]

@@ -82,6 +82,8 @@ def held_out_errors(logging_policy: LoggingPolicy, draws: int = 10, seed: int = 
 
 
 def _add_half(sums: _Sums, model: FittedModel, train: LoggedData, held_out: LoggedData, actions: Tensor) -> None:
+    train = model.in_view(train)[1]
+    model, held_out = model.in_view(held_out)
     state = state_function(model.softmax, train, intercept=True)
     x_train, x = state(train).double(), state(held_out).double()
     centred = x - x.mean(0)

@@ -9,7 +9,7 @@ from torch import Tensor
 from offpolicy.checks import check_choice
 from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import ScorerPolicy, logged_log_prob, row_weights, tensor
+from offpolicy.policies import MixturePolicy, ScorerPolicy, logged_log_prob, row_weights, tensor
 from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
 from offpolicy.uncertainty.factor import Normalisation
@@ -36,7 +36,7 @@ def row_uncertainty(
     """
     check_choice("form", form, FORMS)
     log = logging_policy.log
-    plain = {"recorded": _nothing, "uniform": _nothing, "popularity": _of_frequencies, "counts": _of_counts}
+    plain = {"recorded": _nothing, "uniform": _nothing, "popularity": _of_popularity, "counts": _of_counts}
     if logging_policy.model in plain:
         return plain[logging_policy.model](logging_policy)
     if logging_policy.row_fold is None:
@@ -53,9 +53,13 @@ def _nothing(logging_policy: LoggingPolicy) -> Tensor:
     return torch.zeros(logging_policy.log.n_rows, dtype=torch.float64)
 
 
-def _of_frequencies(logging_policy: LoggingPolicy) -> Tensor:
-    prob = logging_policy.row_log_prob.exp()
-    return ((1 - prob) / (logging_policy.log.n_events * prob)).sqrt()
+def _of_frequencies(log_prob: Tensor, events: float) -> Tensor:
+    prob = log_prob.exp()
+    return ((1 - prob) / (events * prob)).sqrt()
+
+
+def _of_popularity(logging_policy: LoggingPolicy) -> Tensor:
+    return _of_frequencies(logging_policy.row_log_prob, logging_policy.log.n_events)
 
 
 def _of_counts(logging_policy: LoggingPolicy) -> Tensor:
@@ -73,9 +77,55 @@ def uncertainty_of(
     ridge: float | None = None,
     normalisation: Normalisation = "raw",
 ) -> Tensor:
-    """U of rows under a fitted model, the matrices from `data`; where both are one log, each row is left out."""
-    if ridge is None and normalisation == "raw":
-        ridge = model.ridge
+    """U of rows under a fitted model, the matrices from `data`; where both are one log, each row is left out.
+
+    Of an ensemble: what its members' U say together, and how far they disagree.
+    """
+    if model.members:
+        return _of_ensemble(model, data, rows, form, ridge, normalisation)
+    if model.is_counted:
+        return _of_frequencies(logged_log_prob(model.policy, rows), data.n_events)
+    own = _of_model(
+        model, data, rows, form, model.ridge if ridge is None and normalisation == "raw" else ridge, normalisation
+    )
+    share = model.softmax_share(rows)
+    return own if share is None else own * share
+
+
+def _of_ensemble(
+    model: FittedModel,
+    data: LoggedData,
+    rows: LoggedData,
+    form: Form,
+    ridge: float | None,
+    normalisation: Normalisation,
+) -> Tensor:
+    """√((Σ r U)² + Σ r (ℓ − ℓ̄)²) over members of responsibility r for the row's action, ℓ their log β̂."""
+    if model.view is not None:
+        inner, seen = model.in_view(data)
+        asked = seen if rows is data else model.in_view(rows)[1]
+        return uncertainty_of(inner, seen, asked, form, ridge=ridge, normalisation=normalisation)
+    mixture = model.policy
+    assert isinstance(mixture, MixturePolicy)
+    parts = mixture.member_log_probs(rows)
+    share = parts.softmax(1)
+    own = torch.stack(
+        [uncertainty_of(one, data, rows, form, ridge=ridge, normalisation=normalisation) for one in model.members], 1
+    )
+    likelihood = torch.stack([logged_log_prob(one.policy, rows) for one in model.members], 1)
+    centre = (share * likelihood).sum(1, keepdim=True)
+    disagreement = (share * (likelihood - centre).square()).sum(1)
+    return ((share * own).sum(1).square() + disagreement).sqrt()
+
+
+def _of_model(
+    model: FittedModel,
+    data: LoggedData,
+    rows: LoggedData,
+    form: Form,
+    ridge: float | None,
+    normalisation: Normalisation,
+) -> Tensor:
     softmax = model.softmax
     items = None if softmax is None else softmax.scorer.items()
     state = state_function(softmax, data, intercept=items is None and normalisation == "raw")

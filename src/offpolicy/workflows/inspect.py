@@ -8,12 +8,12 @@ import numpy as np
 from offpolicy.evaluation import audit
 from offpolicy.json_writer import jsonable
 from offpolicy.log import LoggedData
-from offpolicy.propensity import fit_logging_policy
+from offpolicy.propensity import fit_logging_policy, repeat_test
 from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve
 
-QUICK_ROWS = 50_000
+QUICK_ROWS = 10_000
 """Rows for the quick fits; of a longer log a random share of contexts is taken."""
-QUICK_NUMBERS = 10_000_000
+QUICK_NUMBERS = 2_000_000
 """Numbers (contexts × actions) for the quick fits; of a log with more, fewer rows are taken."""
 DETERMINISTIC = 0.9
 """Share of repeated contexts with one action beyond which the logger looks deterministic."""
@@ -73,7 +73,14 @@ def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
     certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
     quality = beta.quality.to_json()
     quality.pop("bins")
-    return {"model": beta.model, "certain_rows": certain, "note": beta.note, **quality}
+    repeats = repeat_test(beta, seed=seed)
+    return {
+        "model": beta.description,
+        "certain_rows": certain,
+        "note": beta.note,
+        "repeats": None if repeats is None else repeats.to_json(),
+        **quality,
+    }
 
 
 def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
@@ -101,6 +108,13 @@ def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
         said.append(
             f"The estimated logging policy is off: weights that should average 1 average {model['mean_weight']:.2f} "
             "on rows it did not see. Add the columns that the logger looked at to the context."
+        )
+    repeats = model["repeats"]
+    if repeats is not None and repeats["flagged"]:
+        said.append(
+            f"The same {'user (cluster)' if log.cluster is not None else 'context'} got the same action "
+            f"{repeats['ratio']:.2f} times as often as the columns explain: the logger knew more than they hold, and "
+            "every estimate is biased by what it knew. Add what it looked at to the context, the id itself if need be."
         )
     if model["note"]:
         said.append(model["note"])

@@ -1,0 +1,80 @@
+"""How a model of β̂ is fitted, what was chosen in doing so, and means over events."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offpolicy.log import LoggedData
+from offpolicy.policies import tensor
+
+RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3, 1e4)
+"""Penalties κ/2·|W|² on the weights (never the intercepts) of a linear model; the one with the best held-out likelihood
+is kept. κ is the precision of a normal prior on every weight: a fact about the logger, which does not grow with the
+rows, so that what is chosen on some rows holds for all."""
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How a softmax is fitted."""
+
+    epochs: int = 100
+    """Maximum passes over the log (Adam) or half the maximum passes (L-BFGS)."""
+    learning_rate: float = 0.02
+    """Adam's step size."""
+    batch_contexts: int | None = None
+    """Contexts per step, with all their rows; None takes 512, or fewer so that an epoch has at least 32 steps."""
+    ridge: float | None = None
+    """Penalty κ/2·|W|² on the weights; None tries a few for a linear model and uses none for towers."""
+    patience: int = 4
+    """Epochs without a better held-out likelihood before the step size is cut, and in the end training."""
+    seed: int = 0
+    """Order of batches."""
+    show_progress: bool | None = None
+    """Show a progress bar: always, never, or (None) only on a terminal."""
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """What was chosen on held-out rows, so that a refit on all rows can repeat it."""
+
+    ridge: float
+    epochs: int = 0
+    """Passes over the log; 0 where it was fitted to convergence."""
+    steps: tuple[float, ...] = ()
+    """The step size of each of them."""
+    converged: bool = True
+    """Whether a fit that was meant to converge did."""
+    at_grid_end: bool = False
+    """Whether the ridge was chosen among `RIDGES` and is the weakest or the strongest of them."""
+
+    @property
+    def grid_note(self) -> str:
+        """What it means that the ridge is at an end of those tried; empty where it is not."""
+        if not self.at_grid_end:
+            return ""
+        if self.ridge >= max(RIDGES):
+            return (
+                f"The strongest penalty tried ({self.ridge:g}) predicts held-out rows best: the context columns say "
+                "next to nothing about which action was logged. If the logger did look at the context, add the columns "
+                "it looked at."
+            )
+        return (
+            f"The weakest penalty tried ({self.ridge:g}) predicts held-out rows best: the logger is close to "
+            "deterministic given these columns. Give a smaller ridge (FitConfig), or check that no column was written "
+            "after the action was chosen."
+        )
+
+
+def event_weights(log: LoggedData, rows: Tensor) -> Tensor:
+    """How many events each of these rows stands for."""
+    if log.row_weight is None:
+        return torch.ones(len(rows))
+    return tensor(log.row_weight)[rows].float()
+
+
+def weighted_mean(values: Tensor, log: LoggedData) -> float:
+    """The mean over the events of a log of one number per row."""
+    if log.row_weight is None:
+        return float(values.mean())
+    return float(values.double() @ tensor(log.row_weight)) / log.n_events

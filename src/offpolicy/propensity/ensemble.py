@@ -1,0 +1,267 @@
+"""The default β̂: a convex combination of families, weighed by how likely they make rows they did not see.
+
+Every family is fitted on all folds but one and judged on that one; the weights maximise the likelihood of all rows so
+judged (a super learner). Families that overfit their own rows (networks, trees) give each row the probability of the
+model that did not see it, and elsewhere the mean of the folds' models; the others are fitted again to all rows. On a
+long log the families are chosen on a sample, and the chosen ones fitted to all rows.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary
+from offpolicy.models import IdColumn, id_columns, linear_scorer
+from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob, row_weights
+from offpolicy.propensity.config import FitConfig, FitOutcome
+from offpolicy.propensity.families import FAMILIES
+from offpolicy.propensity.model import FittedModel
+from offpolicy.propensity.time_view import TimeView
+
+FOLDS = 3
+SAMPLE_ROWS, SAMPLE_NUMBERS = 120_000, 20_000_000
+"""Most rows, and most contexts × actions, on which families are chosen."""
+QUADRATIC_WIDTH = 24
+"""Most features whose products are tried."""
+TREE_ACTIONS = 64
+"""Most actions for which trees are tried; each round grows a tree an action."""
+WORTH = 1e-3
+"""A family without which held-out rows lose less than this share of their log-likelihood, beyond the standard error of
+the loss, is left out."""
+TOP_K_NUMBERS = 2_000_000
+"""Most contexts × actions for which choosing at random among the best is tried; it takes all actions at once."""
+STEPS = 300
+"""Most steps of expectation–maximisation."""
+CROSS_FITTED = ("network", "towers", "trees")
+"""Families whose own rows tell too little about others."""
+SIMPLEST_FIRST = ("popularity", "linear", "quadratic", "greedy_linear", "towers", "top_k", "network", "trees")
+FEWEST_ROWS = 1_000
+"""Rows below which only quick families are tried."""
+
+
+Fit = tuple[FittedModel, FitOutcome]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A family in the ensemble."""
+
+    name: str
+    weight: float
+    new_weight: float
+    """Its weight for contexts with an id never seen."""
+    outcome: FitOutcome
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A family fitted on all folds but one, for each fold."""
+
+    name: str
+    models: tuple[FittedModel, ...]
+    outcomes: tuple[FitOutcome, ...]
+    log_prob: Tensor  # (rows,) each row by the model that did not see it
+    new_log_prob: Tensor | None  # the same with ids unknown; None where there are no ids
+
+    @property
+    def outcome(self) -> FitOutcome:
+        """The choices to repeat on all rows: those of the fold that trained longest."""
+        longest = max(self.outcomes, key=lambda each: each.epochs)
+        ridge = math.exp(float(np.mean([math.log(max(each.ridge, 1e-12)) for each in self.outcomes])))
+        return replace(longest, ridge=ridge, converged=all(each.converged for each in self.outcomes))
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """What was fitted."""
+
+    whole: FittedModel
+    row_log_prob: Tensor  # (rows,)
+    members: tuple[Member, ...]
+    tried: Mapping[str, Fit]
+    """Every family that was tried, fitted without the first fold."""
+    sample: LoggedData
+    """The rows on which families were judged, and the fold of each."""
+    fold: npt.NDArray[np.int64]
+    folds: tuple[FittedModel, ...]
+    """The ensemble of each fold's models."""
+
+
+def fit_ensemble(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
+    """Fit the families to the log as they see it, weigh them, and put them together."""
+    chosen_on = shortened(log, config.seed)
+    ids = id_columns(log.contexts)
+    fold = chosen_on.row_folds(FOLDS, config.seed) if ids else chosen_on.folds(FOLDS, by, config.seed)
+    whole_log = log if view is None else view.seen(log)
+    sample = whole_log if chosen_on is log else chosen_on if view is None else view.seen(chosen_on)
+    tried, kept = _worthwhile(families_for(sample), sample, fold, config)
+    candidates = tuple(_judged(name, tried[name], sample, fold, ids, config) for name in kept)
+    weight = row_weights(sample)
+    shares = convex_weights(torch.stack([each.log_prob for each in candidates], 1), weight)
+    new = [each.new_log_prob for each in candidates if each.new_log_prob is not None]
+    new_shares = convex_weights(torch.stack(new, 1), weight) if new else shares
+    members = tuple(
+        Member(each.name, float(w), float(v), each.outcome)
+        for each, w, v in zip(candidates, shares, new_shares, strict=True)
+    )
+    folds = tuple(_joined(members, [each.models[k : k + 1] for each in candidates], sample) for k in range(FOLDS))
+    if chosen_on is log:
+        parts, rows = _fitted_again(candidates, whole_log, config)
+        whole = _joined(members, parts, whole_log)
+        row = (torch.stack(rows, 1) + shares.log()).logsumexp(1)
+    else:
+        whole = refit(members, whole_log, config, sample.n_rows / log.n_rows)
+        row = logged_log_prob(whole.policy, whole_log)
+    return Ensemble(whole, row, members, tried, sample, fold, folds)
+
+
+def families_for(log: LoggedData) -> list[str]:
+    """The families worth trying on a log of this size."""
+    width = linear_scorer(log).dim
+    small = width <= QUADRATIC_WIDTH and log.n_contexts * log.n_actions <= SAMPLE_NUMBERS
+    names = ["popularity", "linear", *(["quadratic"] if small else [])]
+    if log.n_rows >= FEWEST_ROWS:
+        names += ["greedy_linear", "network", *(["towers"] if id_columns(log.contexts) else [])]
+        if log.n_contexts * log.n_actions <= TOP_K_NUMBERS:
+            names.append("top_k")
+        if log.n_actions <= TREE_ACTIONS:
+            names.append("trees")
+    return names
+
+
+def shortened(log: LoggedData, seed: int, rows: int = SAMPLE_ROWS, numbers: int = SAMPLE_NUMBERS) -> LoggedData:
+    """The log, or a share of its groups with no more rows and (contexts × actions) numbers than these."""
+    share = min(rows / log.n_rows, numbers / (log.n_contexts * log.n_actions))
+    groups = len(np.unique(log.cluster_index))
+    if share >= 1 or groups < 10 * FOLDS:
+        return log
+    share = max(share, 5 * FOLDS / groups)
+    return log.split((share, 1 - share), seed=seed)[0] if share < 1 else log
+
+
+def refit(members: Sequence[Member], log: LoggedData, config: FitConfig, share: float = 1.0) -> FittedModel:
+    """The same families with the choices already made, fitted to another log, of which the first was this share."""
+    parts = [(FAMILIES[each.name].fit(log, None, _shorter(each.outcome, share), config)[0],) for each in members]
+    return _joined(members, parts, log)
+
+
+def _shorter(outcome: FitOutcome, share: float) -> FitOutcome:
+    """As many steps on more rows need fewer passes: twice the steps, at least three passes."""
+    if share >= 1 or len(outcome.steps) <= 3:
+        return outcome
+    passes = min(len(outcome.steps), max(3, math.ceil(2 * len(outcome.steps) * share)))
+    places = np.linspace(0, len(outcome.steps) - 1, passes).round().astype(int)
+    return replace(outcome, epochs=passes, steps=tuple(outcome.steps[i] for i in places))
+
+
+def convex_weights(log_prob: Tensor, weight: Tensor | None) -> Tensor:
+    """The weights w ≥ 0, Σ w = 1 that maximise Σ log Σ_m w_m p_m, by expectation–maximisation; (members,)."""
+    scaled = (log_prob - log_prob.amax(1, keepdim=True)).exp()
+    events = torch.ones(len(scaled), dtype=torch.float64) if weight is None else weight.double()
+    shares = torch.full((scaled.shape[1],), 1 / scaled.shape[1], dtype=torch.float64)
+    for _ in range(STEPS):
+        total = scaled @ shares
+        found = shares * (scaled.T @ (events / total)) / events.sum()
+        if float((found - shares).abs().max()) < 1e-6:
+            return found
+        shares = found
+    return shares
+
+
+def _worthwhile(
+    names: Sequence[str], log: LoggedData, fold: npt.NDArray[np.int64], config: FitConfig
+) -> tuple[dict[str, Fit], list[str]]:
+    """All families fitted without the first fold, and those its rows would miss; the least simple is asked first."""
+    train, valid = log.take(fold != 0), log.take(fold == 0)
+    fits = {name: FAMILIES[name].fit(train, valid, None, config) for name in names}
+    log_probs = {name: logged_log_prob(model.policy, valid) for name, (model, _) in fits.items()}
+    weight = row_weights(valid)
+
+    def joint(kept: Sequence[str]) -> Tensor:
+        parts = torch.stack([log_probs[name] for name in kept], 1)
+        return (parts + convex_weights(parts, weight).log()).logsumexp(1)
+
+    kept, full = list(names), joint(names)
+    for name in sorted(names, key=SIMPLEST_FIRST.index, reverse=True):
+        others = [other for other in kept if other != name]
+        if not others:
+            break
+        lost, error = _mean_and_error(full - joint(others), weight)
+        if lost < WORTH * abs(float(full.mean())) + error:
+            kept = others
+    return fits, kept
+
+
+def _mean_and_error(values: Tensor, weight: Tensor | None) -> tuple[float, float]:
+    events = torch.ones_like(values) if weight is None else weight
+    mean = float((events * values).sum() / events.sum())
+    return mean, float((events * (values - mean)).square().sum().sqrt() / events.sum())
+
+
+def _judged(
+    name: str, first: Fit, log: LoggedData, fold: npt.NDArray[np.int64], ids: list[str], config: FitConfig
+) -> Candidate:
+    """A family on all folds but one, for each fold; that of the first fold is given."""
+    found, new = torch.empty(log.n_rows, dtype=torch.float64), torch.empty(log.n_rows, dtype=torch.float64)
+    models, outcomes = [], []
+    for k in range(FOLDS):
+        valid = log.take(fold == k)
+        model, outcome = FAMILIES[name].fit(log.take(fold != k), valid, None, config) if k else first
+        rows = torch.from_numpy(np.flatnonzero(fold == k))
+        found[rows] = logged_log_prob(model.policy, valid)
+        if ids:
+            new[rows] = logged_log_prob(model.policy, without_ids(valid, ids))
+        models.append(model)
+        outcomes.append(outcome)
+    return Candidate(name, tuple(models), tuple(outcomes), found, new if ids else None)
+
+
+def _fitted_again(
+    candidates: Sequence[Candidate], log: LoggedData, config: FitConfig
+) -> tuple[list[tuple[FittedModel, ...]], list[Tensor]]:
+    """Each family's models for any context, and its probability of each row of the log."""
+    parts, rows = [], []
+    for each in candidates:
+        if each.name in CROSS_FITTED:
+            parts.append(each.models)
+            rows.append(each.log_prob)
+        else:
+            model = FAMILIES[each.name].fit(log, None, each.outcome, config)[0]
+            parts.append((model,))
+            rows.append(logged_log_prob(model.policy, log))
+    return parts, rows
+
+
+def _joined(members: Sequence[Member], parts: Sequence[tuple[FittedModel, ...]], log: LoggedData) -> FittedModel:
+    """One mixture of all models; those of one family share its weight."""
+    models = tuple(model for part in parts for model in part)
+    weights = torch.tensor([m.weight / len(p) for m, p in zip(members, parts, strict=True) for _ in p])
+    new = torch.tensor([m.new_weight / len(p) for m, p in zip(members, parts, strict=True) for _ in p])
+    columns = tuple(_fitted_ids(log.contexts))
+    policy = MixturePolicy(
+        [model.policy for model in models], _normal(weights), NewIds(columns, _normal(new)) if columns else None
+    )
+    return FittedModel(policy, members=models)
+
+
+def _normal(weights: Tensor) -> Tensor:
+    return weights.double() / weights.double().sum()
+
+
+def _fitted_ids(table: FeatureTable) -> list[IdColumn]:
+    return [IdColumn.fit(name, table[name]) for name in id_columns(table)]  # type: ignore[arg-type]
+
+
+def without_ids(log: LoggedData, ids: Sequence[str]) -> LoggedData:
+    """The same rows with ids that nobody has seen."""
+    unknown = Vocabulary(["(an id never seen)"])
+    columns = dict(log.contexts.items())
+    for name in ids:
+        columns[name] = CategoricalColumn(np.zeros(log.n_contexts, dtype=np.int32), unknown)
+    return replace(log, contexts=FeatureTable(columns))
