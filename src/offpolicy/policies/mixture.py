@@ -45,7 +45,7 @@ class MixturePolicy:
     def __init__(self, members: Sequence[Policy], weights: Tensor, new_ids: NewIds | None = None) -> None:
         """Members over one action table with weights that sum to 1."""
         total = float(weights.sum())
-        if len(members) != len(weights) or bool((weights < 0).any()) or abs(total - 1) > 1e-6:
+        if len(members) != len(weights) or bool((weights < 0).any()) or not abs(total - 1) <= 1e-6:
             raise ParameterError(f"A mixture needs one weight a member, summing to 1; they sum to {total:g}.")
         self.members, self.weights, self.new_ids = tuple(members), weights.double(), new_ids
 
