@@ -214,3 +214,16 @@ def test_an_instant_goes_where_its_middle_row_would() -> None:
 def test_a_part_in_time_without_rows_is_refused() -> None:
     with pytest.raises(ParameterError, match="leave part 1 without rows, because the log has only 2 instants"):
         in_time([5, 5], (0.5, 0.2, 0.3))
+
+
+def test_equal_rows_of_a_unit_are_spread_over_row_folds() -> None:
+    """Else a model that knows the unit never sees, in the other folds, what it is asked about."""
+    user, nothing = np.arange(300) % 10, np.zeros(300, dtype=int)
+    log = LoggedData.from_arrays({"user": user}, nothing, nothing, actions=2)
+    order = np.random.default_rng(0).permutation(300)
+    fold, shuffled = log.row_folds(3, seed=1), log.take(order).row_folds(3, seed=1)
+    for one in range(10):
+        count = np.bincount(fold[user == one], minlength=3)
+        assert count.min() >= 2, count
+        # Which of two equal rows is where means nothing; how many are there does.
+        assert np.array_equal(count, np.bincount(shuffled[user[order] == one], minlength=3))

@@ -71,6 +71,15 @@ def _column_hashes(column: Column) -> Hashes:
     return number_hashes(column.values)
 
 
+def occurrence(hashes: Hashes) -> Hashes:
+    """How many equal hashes stand before each."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    result = np.empty(len(hashes), dtype=np.uint64)
+    result[order] = np.arange(len(hashes)) - np.searchsorted(ordered, ordered)
+    return result
+
+
 def uniform(hashes: Hashes, key: str) -> npt.NDArray[np.float64]:
     """A number in [0, 1) for each hash: the same for the same hash and key, independent between keys."""
     return np.asarray((mixed(hashes ^ text_hash(key)) >> np.uint64(11)).astype(np.float64) * 2.0**-53)

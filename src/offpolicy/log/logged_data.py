@@ -14,7 +14,7 @@ from offpolicy.log.arrays import context_table, deduplicated
 from offpolicy.log.assignment import Rows, checked_folds, checked_fractions, part_in_time, part_of_units
 from offpolicy.log.batches import LogBatch, batches_of
 from offpolicy.log.features import FeatureTable, Vocabulary, trusted
-from offpolicy.log.hashing import Hashes, digest, mixed, number_hashes, table_hashes, vocabulary_hashes
+from offpolicy.log.hashing import Hashes, digest, mixed, number_hashes, occurrence, table_hashes, vocabulary_hashes
 from offpolicy.log.ids import Codes, owned
 from offpolicy.log.rewards import checked_range, rescaled
 from offpolicy.log.rules import ROW_ARRAYS, check_clusters, check_within, compacted, integer_times, sealed_rows
@@ -240,8 +240,12 @@ class LoggedData:
         return self._parts(checked_folds(k), by, f"folds {seed}")
 
     def row_folds(self, k: int, seed: int = 0) -> Rows:
-        """The fold 0..k-1 of each row, rows of one group in any of them: for what is known of groups already seen."""
-        return part_of_units(self.row_hashes, checked_folds(k), f"{self.lineage}row folds {seed}")
+        """The fold 0..k-1 of each row, rows of one group in any of them: for what is known of groups already seen.
+
+        Rows that say the same are told apart by how many came before, else they would all share a fold.
+        """
+        hashes = mixed(self.row_hashes) + occurrence(self.row_hashes)
+        return part_of_units(hashes, checked_folds(k), f"{self.lineage}row folds {seed}")
 
     def _parts(self, shares: Sequence[float], by: Unit | None, key: str) -> Rows:
         if by == "time":
