@@ -19,7 +19,7 @@ from offpolicy.propensity.training import quick, train
 
 MOST_NUMBERS = 40_000_000
 """Contexts × actions beyond which this family, which takes all actions at once, is refused."""
-START, STEP = 3.0, 3e-2
+START, STEP = 3.0, 1e-1
 
 
 class TopKModel:
@@ -40,16 +40,23 @@ class TopKModel:
     @property
     def k(self) -> Tensor:
         """How many actions are alike."""
-        return self.log_k.clamp(0.05, self._most).exp()
+        return self.log_k.exp()
 
     def total(self, batch: Batch, weight: Tensor) -> Tensor:
         """Σ of the rows' log β̂."""
+        self._keep_k_within_limits()
         weights, bias = self.scorer.actions()
         scores = torch.addmm(bias, batch.states(self.scorer), weights.T).masked_fill(self._unseen, -torch.inf)
         return (soft_top_k(scores, self.k)[batch.row_context, batch.row_action] * weight).sum()
 
     def end_epoch(self) -> None:
-        """Nothing to do."""
+        """k stays within its limits."""
+        self._keep_k_within_limits()
+
+    @torch.no_grad()
+    def _keep_k_within_limits(self) -> None:
+        """Put k back after a step; were it cut in `k` instead, it would have no gradient to come back by."""
+        self.log_k.clamp_(0.05, self._most)
 
     def policy(self, log: LoggedData) -> Policy:
         """The soft top-k as it is now."""

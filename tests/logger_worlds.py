@@ -74,11 +74,11 @@ def greedy_tree(rows: int, actions: int = 6, epsilon: float = 0.2, seed: int = 0
 
 
 def random_top(rows: int, actions: int = 10, k: int = 3, seed: int = 0) -> Logged:
-    """One of the k best of a linear model at random, with a little exploration."""
+    """One of the k best of a linear model at random."""
     x = np.random.default_rng(seed).normal(size=(rows, 3))
     scores = linear_scores(x, actions)
     best = (scores >= np.sort(scores, 1)[:, -k, None]).astype(float)
-    return drawn(0.98 * best / k + 0.02 / actions, {"x": x}, seed)
+    return drawn(best / k, {"x": x}, seed)
 
 
 def drifting(rows: int, actions: int = 5, seed: int = 0, timed: bool = True) -> Logged:
