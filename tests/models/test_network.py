@@ -1,5 +1,6 @@
 """The network with id embeddings against slow NumPy, its pooling against the sum by hand, and what is saved of it."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,15 @@ def columns(kind: str, seed: int = 0, rows: int = 400) -> dict[str, Any]:
     offsets = np.concatenate([[0], size.cumsum()])
     codes = np.concatenate([np.arange(TAGS), random.integers(0, TAGS, offsets[-1] - TAGS)])
     tags = BagColumn(offsets, codes, Vocabulary(list(range(TAGS))))
-    few = CategoricalColumn(random.integers(0, 3, rows), Vocabulary(["a", "b", "c"]))
+    few = CategoricalColumn(random.integers(0, 3, rows, dtype=np.int32), Vocabulary(["a", "b", "c"]))
     number = NumericColumn(random.normal(size=rows))
-    return {
+    kinds: dict[str, dict[str, Any]] = {
         "numbers": {"x": number, "y": NumericColumn(random.exponential(size=rows))},
         "ids": {"user": user},
         "bags": {"tags": tags},
         "all": {"x": number, "user": user, "few": few, "tags": tags},
-    }[kind]
+    }
+    return kinds[kind]
 
 
 KINDS = ("numbers", "ids", "bags", "all")
@@ -68,14 +70,15 @@ def slow_states(scorer: NetworkScorer, table: FeatureTable) -> np.ndarray:
         pieces = []
         for j, place in enumerate(numbers):
             knots = state["knots"][j]
-            for low, high in zip(knots[:-1], knots[1:], strict=True):
+            for low, high in pairwise(knots):
                 share = (plain[i, place] - low) / max(high - low, 1e-6)
                 pieces.append(2 * min(max(share, 0.0), 1.0) - 1)
         first = np.maximum(np.concatenate([plain[i], pieces]) @ state["first"] + state["first_bias"], 0)
         hidden = np.maximum(first @ state["second"] + state["second_bias"], 0)
         parts = [plain[i], hidden]
         for number, column in enumerate(scorer.ids):
-            own, embedding = table[column.name], state[f"tables.{number}"]
+            own: Any = table[column.name]
+            embedding = state[f"tables.{number}"]
             known = {each: place for place, each in enumerate(column.ids.vocabulary.to_list())}
             codes = [own.codes[i]] if isinstance(own, CategoricalColumn) else _bag(own, i)
             ids = [own.vocabulary.to_list()[code] for code in codes]
