@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary
+from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable, LoggedData, Vocabulary
 from offpolicy.models import IdColumn, id_columns, linear_scorer
 from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob, row_weights
 from offpolicy.propensity.config import FitConfig, FitOutcome
@@ -262,6 +262,8 @@ def without_ids(log: LoggedData, ids: Sequence[str]) -> LoggedData:
     """The same rows with ids that nobody has seen."""
     unknown = Vocabulary(["(an id never seen)"])
     columns = dict(log.contexts.items())
+    codes = np.zeros(log.n_contexts, dtype=np.int32)
     for name in ids:
-        columns[name] = CategoricalColumn(np.zeros(log.n_contexts, dtype=np.int32), unknown)
+        one_each = BagColumn(np.arange(log.n_contexts + 1), codes, unknown)
+        columns[name] = one_each if isinstance(columns[name], BagColumn) else CategoricalColumn(codes, unknown)
     return replace(log, contexts=FeatureTable(columns))
