@@ -17,6 +17,7 @@ from offpolicy.propensity import FAMILIES, FitConfig, FittedModel
 
 ALL = [name for name in FAMILIES if name != "recorded"]
 ODD = ("three rows", "one action", "favourite", "constant", "one row a user")
+SLOW = ("quadratic", "one row a user")  # products of 64 categories
 CONFIG, DEFAULT = FitConfig(epochs=8), FitConfig()
 
 
@@ -158,9 +159,7 @@ def favourite(rows: int) -> LoggedData:
     return drawn(probs, {"x": np.random.default_rng(3).normal(size=rows)}, 3).log
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [each for each in product(ALL, ODD) if each != ("quadratic", "one row a user")]
-)
+@pytest.mark.parametrize(("name", "kind"), [each for each in product(ALL, ODD) if each != SLOW])
 def test_odd_logs_give_finite_probabilities(name: str, kind: str) -> None:
     random = np.random.default_rng(0)
     x = random.normal(size=120)
