@@ -15,7 +15,6 @@ from offpolicy.policies import (
     NewIds,
     PopularityPolicy,
     RandomTopK,
-    SharpenedPolicy,
     TabularPolicy,
     UniformPolicy,
     logged_log_prob,
@@ -98,14 +97,6 @@ def test_a_bag_is_new_if_one_of_its_ids_is_and_ids_are_matched_by_value() -> Non
     bags = BagColumn(np.array([0, 1, 1, 3, 5]), np.array([0, 1, 2, 2, 0]), other)  # [z], [], [b, a], [a, z]
     new = NewIds((fitted,), OTHER).are_new(FeatureTable({"seen": bags}))
     assert new.tolist() == [True, False, False, True]
-
-
-def test_a_sharpened_policy_is_the_power_normalised() -> None:
-    log = five_users()
-    for power in (0.0, 0.5, 1.0, 3.0):
-        found = SharpenedPolicy(TabularPolicy("user", TABLES[0]), power).log_probs(log.contexts).exp().numpy()
-        raised = TABLES[0].numpy() ** power
-        np.testing.assert_allclose(found, raised / raised.sum(1, keepdims=True), rtol=1e-12)
 
 
 def scores(rows: int = 6, actions: int = 7, scale: float = 3.0) -> Tensor:

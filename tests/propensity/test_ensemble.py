@@ -16,7 +16,7 @@ from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable, LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob
 from offpolicy.propensity import FAMILIES, FitConfig, LoggingPolicy, ensemble, fit_logging_policy
-from offpolicy.propensity.ensemble import CROSS_FITTED, FOLDS, convex_weights, fit_ensemble, without_ids
+from offpolicy.propensity.ensemble import CROSS_FITTED, FOLDS, _judged, convex_weights, fit_ensemble, without_ids
 from offpolicy.propensity.time_view import TimeView
 
 CONFIG = FitConfig(epochs=3)
@@ -96,9 +96,10 @@ def test_rows_of_a_cross_fitted_family_come_from_a_model_that_did_not_see_their_
     assert name in CROSS_FITTED
     assert len(met) == FOLDS
     expected = torch.full((log.n_rows,), torch.nan, dtype=torch.float64)
+    fold = log.folds(FOLDS, seed=CONFIG.seed)
     for k, (train, valid, model) in enumerate(met):
         assert valid is not None
-        rows = np.flatnonzero(found.fold == k)
+        rows = np.flatnonzero(fold == k)
         users = [set(part.cluster_vocabulary.to_list()) for part in (train, valid) if part.cluster_vocabulary]
         assert users[0].isdisjoint(users[1])
         assert len(users[0] | users[1]) == 60
@@ -113,27 +114,27 @@ def test_with_ids_rows_are_held_out_within_units(monkeypatch: pytest.MonkeyPatch
     log = knowing_users(70, 10).log
     only(monkeypatch, "popularity", "towers")
     met = watched(monkeypatch, "towers")
-    found = fit_ensemble(log, None, None, CONFIG)
+    fit_ensemble(log, None, None, CONFIG)
+    fold = log.row_folds(FOLDS, CONFIG.seed)
     for train, valid, _ in met:
         assert valid is not None
         assert train.n_rows + valid.n_rows == log.n_rows
         assert train.cluster is not None
         assert len(np.unique(train.cluster)) == 70  # every user is seen in training
-    count = np.bincount(log.cluster_index * FOLDS + found.fold, minlength=70 * FOLDS).reshape(70, FOLDS)
+    count = np.bincount(log.cluster_index * FOLDS + fold, minlength=70 * FOLDS).reshape(70, FOLDS)
     assert (count > 0).sum(1).mean() > 2.8
-    for each in found.candidates:
-        assert each.new_log_prob is not None
-    towers = found.candidates[1]
+    first = FAMILIES["towers"].fit(log.take(fold != 0), log.take(fold == 0), None, CONFIG)
+    towers = _judged("towers", first, log, fold, ["user"], CONFIG)
     assert towers.new_log_prob is not None
     for k, model in enumerate(towers.models):  # the same rows, with users that nobody has seen
-        part = log.take(found.fold == k)
+        part = log.take(fold == k)
         columns = dict(part.contexts.items())
         codes = np.arange(part.n_contexts, dtype=np.int32)
         columns["user"] = CategoricalColumn(codes, Vocabulary(range(part.n_contexts)))
         stranger = LoggedData.from_arrays(
             FeatureTable(columns), part.action, part.reward, context_index=part.context_index, actions=part.n_actions
         )
-        rows = torch.from_numpy(np.flatnonzero(found.fold == k))
+        rows = torch.from_numpy(np.flatnonzero(fold == k))
         torch.testing.assert_close(towers.new_log_prob[rows], logged_log_prob(model.policy, stranger))
 
 
@@ -245,11 +246,13 @@ def test_what_is_saved_is_what_is_loaded(kind: str, tmp_path: Path, monkeypatch:
 def test_families_are_chosen_on_a_sample_of_a_long_log_and_fitted_to_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "popularity", "linear", "trees")
     monkeypatch.setattr(ensemble.shortened, "__defaults__", (400, 10**9))
+    monkeypatch.setattr(ensemble, "FOLD_ROWS", 1000)
     world, fresh = softmax_linear(1500), softmax_linear(1500, seed=8)
     met = watched(monkeypatch, "linear")
     beta = fit_logging_policy(world.log, "auto")
     assert max(train.n_rows for train, valid, _ in met if valid is not None) < 450
-    assert met[-1][0].n_rows == 1500
+    assert 1300 < met[-1][0].n_rows < 1400  # the others weigh the families
+    assert met[-1][1] is None
     assert fresh.gap_closed(beta, world.log) > 0.85
     torch.testing.assert_close(beta.row_log_prob, logged_log_prob(beta.whole.policy, world.log))
 

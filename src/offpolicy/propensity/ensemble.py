@@ -25,10 +25,16 @@ from offpolicy.propensity.model import FittedModel
 from offpolicy.propensity.time_view import TimeView
 
 FOLDS = 3
-SAMPLE_ROWS, SAMPLE_NUMBERS = 120_000, 20_000_000
-"""Most rows, and most contexts × actions, on which families are chosen."""
-QUADRATIC_WIDTH = 24
-"""Most features whose products are tried."""
+FOLD_ROWS, FOLD_NUMBERS = 120_000, 30_000_000
+"""Most rows, and most contexts × actions, of a log whose families are fitted fold by fold."""
+SAMPLE_ROWS, SAMPLE_NUMBERS = 40_000, 4_000_000
+"""The same of the sample of a longer log, on which families are chosen."""
+JUDGES = 30_000
+"""Rows of a long log that are kept for weighing the families."""
+PASSES = 10
+"""Most passes over a long log."""
+QUADRATIC_WIDTH, QUADRATIC_NUMBERS = 24, 10_000_000
+"""Most features whose products are tried, and most contexts × actions for which they are."""
 TREE_ACTIONS = 64
 """Most actions for which trees are tried; each round grows a tree an action."""
 WORTH = 1e-3
@@ -85,46 +91,86 @@ class Ensemble:
     row_log_prob: Tensor  # (rows,)
     members: tuple[Member, ...]
     tried: Mapping[str, Fit]
-    """Every family that was tried, fitted without the first fold."""
-    sample: LoggedData
-    """The rows on which families were judged, and the fold of each."""
-    fold: npt.NDArray[np.int64]
-    folds: tuple[FittedModel, ...]
-    """The ensemble of each fold's models."""
+    """Every family that was tried, fitted to the first of `parts`."""
+    parts: tuple[LoggedData, LoggedData]
+    """Rows that models were fitted to, and rows held out from them."""
+    judged: FittedModel
+    """The ensemble of models fitted to the first of these parts."""
 
 
 def fit_ensemble(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
     """Fit the families to the log as they see it, weigh them, and put them together."""
-    chosen_on = shortened(log, config.seed)
+    small = log.n_rows <= FOLD_ROWS and log.n_contexts * log.n_actions <= FOLD_NUMBERS
+    return _by_folds(log, view, by, config) if small else _by_one_split(log, view, by, config)
+
+
+def _by_folds(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
+    """Every row judged by a model that did not see it."""
     ids = id_columns(log.contexts)
-    fold = chosen_on.row_folds(FOLDS, config.seed) if ids else chosen_on.folds(FOLDS, by, config.seed)
-    whole_log = log if view is None else view.seen(log)
-    sample = whole_log if chosen_on is log else chosen_on if view is None else view.seen(chosen_on)
-    tried, kept = _worthwhile(families_for(sample), sample, fold, config)
-    candidates = tuple(_judged(name, tried[name], sample, fold, ids, config) for name in kept)
-    weight = row_weights(sample)
-    shares = convex_weights(torch.stack([each.log_prob for each in candidates], 1), weight)
+    fold = log.row_folds(FOLDS, config.seed) if ids else log.folds(FOLDS, by, config.seed)
+    seen = log if view is None else view.seen(log)
+    train, valid = seen.take(fold != 0), seen.take(fold == 0)
+    tried = {name: FAMILIES[name].fit(train, valid, None, config) for name in families_for(seen)}
+    kept = _missed({name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}, valid)
+    candidates = [_judged(name, tried[name], seen, fold, ids, config) for name in kept]
+    shares = _weights([each.log_prob for each in candidates], seen)
     new = [each.new_log_prob for each in candidates if each.new_log_prob is not None]
-    new_shares = convex_weights(torch.stack(new, 1), weight) if new else shares
-    members = tuple(
-        Member(each.name, float(w), float(v), each.outcome)
-        for each, w, v in zip(candidates, shares, new_shares, strict=True)
-    )
-    folds = tuple(_joined(members, [each.models[k : k + 1] for each in candidates], sample) for k in range(FOLDS))
-    if chosen_on is log:
-        parts, rows = _fitted_again(candidates, whole_log, config)
-        whole = _joined(members, parts, whole_log)
-        row = (torch.stack(rows, 1) + shares.log()).logsumexp(1)
-    else:
-        whole = refit(members, whole_log, config, sample.n_rows / log.n_rows)
-        row = logged_log_prob(whole.policy, whole_log)
-    return Ensemble(whole, row, members, tried, sample, fold, folds)
+    members = _members(kept, shares, _weights(new, seen) if new else shares, [each.outcome for each in candidates])
+    parts, rows = _fitted_again(candidates, seen, config)
+    whole = _joined(members, parts, seen)
+    first = _joined(members, [each.models[:1] for each in candidates], train)
+    return Ensemble(whole, (torch.stack(rows, 1) + shares.log()).logsumexp(1), members, tried, (train, valid), first)
+
+
+def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
+    """On a long log: families chosen on a sample, fitted to nearly all rows and weighed by the rest."""
+    ids = id_columns(log.contexts)
+    sample = shortened(log, config.seed)
+    sampled = sample if view is None else view.seen(sample)
+    fold = sample.row_folds(FOLDS, config.seed) if ids else sample.folds(FOLDS, by, config.seed)
+    part, rest = sampled.take(fold != 0), sampled.take(fold == 0)
+    first = {name: FAMILIES[name].fit(part, rest, None, config) for name in families_for(sampled)}
+    log_probs = {name: logged_log_prob(model.policy, rest) for name, (model, _) in first.items()}
+    names = {*_missed(log_probs, rest), "popularity", "linear"}
+    parts = round(max(10, log.n_rows / JUDGES))
+    judges = (log.row_folds(parts, config.seed) if ids else log.folds(parts, by, config.seed)) == 0
+    seen = log if view is None else view.seen(log)
+    train, valid = seen.take(~judges), seen.take(judges)
+    few = replace(config, epochs=min(config.epochs, PASSES), patience=1)
+    tried = {name: _longer(name, outcome, train, valid, few) for name, (_, outcome) in first.items() if name in names}
+    log_probs = {name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}
+    kept = _missed(log_probs, valid)
+    shares = _weights([log_probs[name] for name in kept], valid)
+    blank = without_ids(valid, ids) if ids else valid
+    new = [logged_log_prob(tried[name][0].policy, blank) for name in kept] if ids else []
+    outcomes = [tried[name][1] for name in kept]
+    members = _members(kept, shares, _weights(new, valid) if new else shares, outcomes)
+    whole = _joined(members, [(tried[name][0],) for name in kept], train)
+    return Ensemble(whole, logged_log_prob(whole.policy, seen), members, tried, (train, valid), whole)
+
+
+def _longer(name: str, outcome: FitOutcome, train: LoggedData, valid: LoggedData, config: FitConfig) -> Fit:
+    """A family on a longer log: with the ridge already chosen, or as many passes as held-out rows gain from."""
+    if outcome.steps or outcome.epochs:
+        return FAMILIES[name].fit(train, valid, None, config)
+    return FAMILIES[name].fit(train, None, outcome, config)
+
+
+def _members(
+    names: Sequence[str], shares: Tensor, new_shares: Tensor, outcomes: Sequence[FitOutcome]
+) -> tuple[Member, ...]:
+    rows = zip(names, shares.tolist(), new_shares.tolist(), outcomes, strict=True)
+    return tuple(Member(*row) for row in rows)
+
+
+def _weights(log_probs: Sequence[Tensor], log: LoggedData) -> Tensor:
+    return convex_weights(torch.stack(list(log_probs), 1), row_weights(log))
 
 
 def families_for(log: LoggedData) -> list[str]:
     """The families worth trying on a log of this size."""
     width = linear_scorer(log).dim
-    small = width <= QUADRATIC_WIDTH and log.n_contexts * log.n_actions <= SAMPLE_NUMBERS
+    small = width <= QUADRATIC_WIDTH and log.n_contexts * log.n_actions <= QUADRATIC_NUMBERS
     names = ["popularity", "linear", *(["quadratic"] if small else [])]
     if log.n_rows >= FEWEST_ROWS:
         names += ["greedy_linear", "network", *(["towers"] if id_columns(log.contexts) else [])]
@@ -145,19 +191,10 @@ def shortened(log: LoggedData, seed: int, rows: int = SAMPLE_ROWS, numbers: int 
     return log.split((share, 1 - share), seed=seed)[0] if share < 1 else log
 
 
-def refit(members: Sequence[Member], log: LoggedData, config: FitConfig, share: float = 1.0) -> FittedModel:
-    """The same families with the choices already made, fitted to another log, of which the first was this share."""
-    parts = [(FAMILIES[each.name].fit(log, None, _shorter(each.outcome, share), config)[0],) for each in members]
+def refit(members: Sequence[Member], log: LoggedData, config: FitConfig) -> FittedModel:
+    """The same families with the choices already made, fitted to another log."""
+    parts = [(FAMILIES[each.name].fit(log, None, each.outcome, config)[0],) for each in members]
     return _joined(members, parts, log)
-
-
-def _shorter(outcome: FitOutcome, share: float) -> FitOutcome:
-    """As many steps on more rows need fewer passes: twice the steps, at least three passes."""
-    if share >= 1 or len(outcome.steps) <= 3:
-        return outcome
-    passes = min(len(outcome.steps), max(3, math.ceil(2 * len(outcome.steps) * share)))
-    places = np.linspace(0, len(outcome.steps) - 1, passes).round().astype(int)
-    return replace(outcome, epochs=passes, steps=tuple(outcome.steps[i] for i in places))
 
 
 def convex_weights(log_prob: Tensor, weight: Tensor | None) -> Tensor:
@@ -174,28 +211,23 @@ def convex_weights(log_prob: Tensor, weight: Tensor | None) -> Tensor:
     return shares
 
 
-def _worthwhile(
-    names: Sequence[str], log: LoggedData, fold: npt.NDArray[np.int64], config: FitConfig
-) -> tuple[dict[str, Fit], list[str]]:
-    """All families fitted without the first fold, and those its rows would miss; the least simple is asked first."""
-    train, valid = log.take(fold != 0), log.take(fold == 0)
-    fits = {name: FAMILIES[name].fit(train, valid, None, config) for name in names}
-    log_probs = {name: logged_log_prob(model.policy, valid) for name, (model, _) in fits.items()}
-    weight = row_weights(valid)
+def _missed(log_probs: Mapping[str, Tensor], log: LoggedData) -> list[str]:
+    """The families that these rows, which none of them saw, would miss; the least simple is asked first."""
+    weight = row_weights(log)
 
     def joint(kept: Sequence[str]) -> Tensor:
         parts = torch.stack([log_probs[name] for name in kept], 1)
         return (parts + convex_weights(parts, weight).log()).logsumexp(1)
 
-    kept, full = list(names), joint(names)
-    for name in sorted(names, key=SIMPLEST_FIRST.index, reverse=True):
+    kept, full = list(log_probs), joint(list(log_probs))
+    for name in sorted(log_probs, key=SIMPLEST_FIRST.index, reverse=True):
         others = [other for other in kept if other != name]
         if not others:
             break
         lost, error = _mean_and_error(full - joint(others), weight)
         if lost < WORTH * abs(float(full.mean())) + error:
             kept = others
-    return fits, kept
+    return kept
 
 
 def _mean_and_error(values: Tensor, weight: Tensor | None) -> tuple[float, float]:

@@ -194,16 +194,16 @@ def _ensemble(log: LoggedData, by: Unit | None, config: FitConfig) -> LoggingPol
     view = TimeView.of_log(log)
     fitted = fit_ensemble(log, view, by, config)
     weight = {one.name: one.weight for one in fitted.members}
-    rest, first = fitted.sample.take(fitted.fold != 0), fitted.sample.take(fitted.fold == 0)
+    train, valid = fitted.parts
     candidates = tuple(
-        CandidateFit(name, timed(model, view), outcome, measure(model.policy, first, rest), weight.get(name, 0.0))
+        CandidateFit(name, timed(model, view), outcome, measure(model.policy, valid, train), weight.get(name, 0.0))
         for name, (model, outcome) in fitted.tried.items()
     )
     return LoggingPolicy(
         "auto",
         log,
         timed(fitted.whole, view),
-        measure(fitted.folds[0].policy, first, rest),
+        measure(fitted.judged.policy, valid, train),
         fitted.row_log_prob,
         chosen=FitOutcome(1.0, converged=all(one.outcome.converged for one in fitted.members)),
         members=fitted.members,

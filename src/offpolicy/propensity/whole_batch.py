@@ -23,7 +23,7 @@ from torch import Tensor
 from offpolicy.log import LoggedData
 from offpolicy.models import Scorer, log_normaliser_gradient
 
-FLOAT64_NUMBERS = 4_000_000
+FLOAT64_NUMBERS = 1_000_000
 """Up to this many (contexts × actions) numbers the fit is in float64 and converges tightly; beyond, in float32."""
 
 HISTORY, HISTORY_BYTES = 10, 1 << 27

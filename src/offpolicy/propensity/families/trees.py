@@ -20,6 +20,8 @@ from offpolicy.propensity.config import FitConfig, FitOutcome
 from offpolicy.propensity.model import FittedModel
 
 ROUNDS, PATIENCE = 60, 5
+MOST_ROWS = 200_000
+"""Rows the trees are grown on; of a longer log, a share of its groups."""
 MOST_ACTIONS = 1_000
 """Each round grows a tree for every action; beyond so many actions the family is refused."""
 
@@ -42,6 +44,8 @@ class Trees:
             )
         if actions < 2 or not tree_columns(log.contexts):
             return FittedModel(with_backoff(PopularityPolicy.fit(log), log)), FitOutcome(1.0)
+        if log.n_rows > MOST_ROWS:
+            log = log.split((MOST_ROWS / log.n_rows, 1 - MOST_ROWS / log.n_rows), seed=config.seed)[0]
         rounds = ROUNDS if chosen is None else max(1, chosen.epochs)
         policy, kept = TreesPolicy.fit(log, held_out, rounds, PATIENCE, config.seed)
         return FittedModel(with_backoff(_never_zero(policy, log), log)), FitOutcome(1.0, kept)
