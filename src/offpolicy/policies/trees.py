@@ -58,6 +58,8 @@ class TreesPolicy:
             "force_col_wise": True,
             "verbose": -1,
         }
+        if held_out is not None and not (place[held_out.action] >= 0).any():
+            held_out = None  # nothing in it that trees could be judged by
         train = data(log)
         judges = None if held_out is None else [data(held_out, train)]
         stop: list[Any] | None = None if held_out is None else [lightgbm.early_stopping(patience, verbose=False)]
