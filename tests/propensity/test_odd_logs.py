@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from logger_worlds import drawn, knowing_users
 from offpolicy.errors import ParameterError
 from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary
 from offpolicy.policies import logged_log_prob
-from offpolicy.propensity import FitConfig, fit_logging_policy
+from offpolicy.propensity import FAMILIES, FitConfig, fit_logging_policy
 from offpolicy.uncertainty import FORMS, row_uncertainty, uncertainty_of
 
 RANDOM = np.random.default_rng(0)
@@ -122,3 +123,20 @@ def test_thirty_thousand_actions_are_refused_at_once_by_families_that_cannot(mod
         fit_logging_policy(log, model)
     assert time.perf_counter() - start < 10
     assert "Take '" in str(refused.value)
+
+
+@pytest.mark.parametrize("model", ["popularity", "linear", "greedy_linear", "network", "trees", "top_k"])
+def test_held_out_rows_whose_actions_were_never_trained(model: str) -> None:
+    log = LoggedData.from_arrays({"x": RANDOM.normal(size=200)}, np.arange(200) // 50, np.zeros(200), actions=4)
+    train, held_out = log.take(np.arange(150)), log.take(np.arange(150, 200))
+    fitted, _ = FAMILIES[model].fit(train, held_out, None, CONFIG)
+    assert logged_log_prob(fitted.policy, held_out).tolist() == pytest.approx([np.log(1 / 151)] * 50)
+
+
+@pytest.mark.parametrize("model", ["auto", "popularity", "linear", "network", "trees"])
+def test_parts_that_stand_for_no_event_are_refused(model: str) -> None:
+    """All events in one row: whatever is held out, one part has none."""
+    log = numbers(1100)
+    alone = replace(log, row_weight=(np.arange(1100) == 7) * 5.0)
+    with pytest.raises(ParameterError, match="stand for no event"):
+        fit_logging_policy(alone, model, config=CONFIG)

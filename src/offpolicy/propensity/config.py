@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
 from offpolicy.policies import tensor
 
@@ -63,6 +66,18 @@ class FitOutcome:
             f"The weakest penalty tried ({self.ridge:g}) predicts held-out rows best: the logger is close to "
             "deterministic given these columns. Give a smaller ridge (FitConfig), or check that no column was written "
             "after the action was chosen."
+        )
+
+
+def check_events(log: LoggedData, fold: npt.NDArray[np.int64]) -> None:
+    """Refuse folds of which one stands for no event, or all but one for none."""
+    events = np.bincount(fold, log.row_weight)
+    empty = np.flatnonzero((events <= 0) | (events >= events.sum()))
+    if empty.size:
+        raise ParameterError(
+            f"Rows are held out in {len(events)} parts to choose a model of β̂, but the row weights are "
+            f"so concentrated that the rows inside or outside part {empty[0]} stand for no event. Drop the rows of "
+            "weight zero, and give a log with more events."
         )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable, LoggedData, Vocabulary
 from offpolicy.models import IdColumn, id_columns, linear_scorer
 from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob, row_weights
-from offpolicy.propensity.config import FitConfig, FitOutcome
+from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
 from offpolicy.propensity.families import FAMILIES
 from offpolicy.propensity.model import FittedModel
 from offpolicy.propensity.time_view import TimeView
@@ -108,6 +108,7 @@ def _by_folds(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig
     """Every row judged by a model that did not see it."""
     ids = id_columns(log.contexts)
     fold = log.row_folds(FOLDS, config.seed) if ids else log.folds(FOLDS, by, config.seed)
+    check_events(log, fold)
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(fold != 0), seen.take(fold == 0)
     tried = {name: FAMILIES[name].fit(train, valid, None, config) for name in families_for(seen)}

@@ -13,7 +13,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
 from offpolicy.models import Normaliser, pooled_ids
 from offpolicy.policies import logged_log_prob, rows_only
-from offpolicy.propensity.config import FitConfig, FitOutcome
+from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
 from offpolicy.propensity.ensemble import Member, fit_ensemble, refit
 from offpolicy.propensity.families import family_of
 from offpolicy.propensity.model import Family, FittedModel
@@ -154,7 +154,7 @@ def fit_logging_policy(
         fitted = _ensemble(log, by, config)
     else:
         family = family_of("linear" if isinstance(model, str) and model == "auto" else model, normaliser)
-        train, valid = log.split((1 - held_out, held_out), by=by, seed=seed) if units > 1 else (log, log)
+        train, valid = _held_out(log, held_out, by, seed) if units > 1 else (log, log)
         fitted = _single(family, log, train, valid, config)
     if normaliser is not None:
         fitted = replace(fitted, normaliser=normaliser.name)
@@ -167,6 +167,15 @@ def fit_logging_policy(
 
 
 _fits = 0
+
+
+def _held_out(log: LoggedData, share: float, by: Unit | None, seed: int) -> list[LoggedData]:
+    """The rows to fit and the rows to measure on; no group of rows is in both."""
+    parts = log.divide((1 - share, share), by=by, seed=seed)
+    side = np.zeros(log.n_rows, dtype=np.int64)
+    side[parts[1][0]] = 1
+    check_events(log, side)
+    return [part for _, part in parts]
 
 
 def fits_done() -> int:
