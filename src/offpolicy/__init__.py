@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from offpolicy.learning import LearnerConfig, learn_policy
     from offpolicy.log import LoggedData, from_obp, read_log, to_obp
     from offpolicy.nuisances import Nuisances
-    from offpolicy.propensity import fit_logging_policy
+    from offpolicy.propensity import fit_logging_policy, repeat_test
     from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
 
 __version__ = "0.1.0"
@@ -32,6 +32,7 @@ _HOME = {
     "calibrate_gamma": "offpolicy.uncertainty",
     "evaluate": "offpolicy.evaluation",
     "fit_logging_policy": "offpolicy.propensity",
+    "repeat_test": "offpolicy.propensity",
     "from_obp": "offpolicy.log",
     "learn_policy": "offpolicy.learning",
     "load_policy": "offpolicy.artifacts",
@@ -62,6 +63,7 @@ __all__ = [
     "learn_policy",
     "load_policy",
     "read_log",
+    "repeat_test",
     "row_uncertainty",
     "save_policy",
     "to_obp",
