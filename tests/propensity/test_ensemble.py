@@ -138,7 +138,8 @@ def test_with_ids_rows_are_held_out_within_units(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(towers.new_log_prob[rows], logged_log_prob(model.policy, stranger))
 
 
-def test_an_ensemble_has_other_weights_for_new_ids() -> None:
+def test_an_ensemble_has_other_weights_for_new_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "popularity", "linear", "towers")
     world = knowing_users(100, 30)
     beta = fit_logging_policy(world.log, "auto")
     policy = beta.whole.policy

@@ -83,7 +83,7 @@ def test_epsilon_of_a_greedy_linear_logger_is_found(epsilon: float) -> None:
     probs = model.policy.log_probs(fresh.log.contexts).exp()
     other = float(probs.median())  # of five actions, most are not the favourite
     assert 5 * other == pytest.approx(epsilon, abs=0.03)
-    assert 1 - softmax_share(model) == pytest.approx(epsilon, abs=0.06)
+    assert 1 - softmax_share(model) == pytest.approx(epsilon, abs=0.04)
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("trees", 0.85, 1.01), ("network", 0.85, 1.01), ("linear", -1, 0.7)])

@@ -9,7 +9,7 @@ import torch
 from logger_worlds import drifting, softmax_linear
 from offpolicy.log import LoggedData, NumericColumn
 from offpolicy.policies import logged_log_prob
-from offpolicy.propensity import FAMILIES, FitConfig, fit_logging_policy, time_view
+from offpolicy.propensity import FAMILIES, FitConfig, ensemble, fit_logging_policy, time_view
 from offpolicy.propensity.time_view import INSTANTS, TIME, WINDOWS, TimedPolicy, TimeView
 
 
@@ -125,7 +125,8 @@ def test_a_timed_policy_is_the_mean_over_instants_and_rows_are_at_their_own(inst
         assert float(rows[n_row]) == pytest.approx(expected, abs=1e-5)
 
 
-def test_with_time_an_ensemble_follows_drift() -> None:
+def test_with_time_an_ensemble_follows_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ensemble, "families_for", lambda log: ["popularity", "linear", "quadratic", "network"])
     world, fresh = drifting(3000), drifting(3000, seed=6)
     timed = fit_logging_policy(world.log, "auto")
     assert timed.whole.view is not None
