@@ -16,6 +16,7 @@ from statistics import mean
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from figures import Figure, arguments
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
@@ -41,6 +42,8 @@ WORLDS = ("linear", "bent")
 DEFAULT: Method = "bootstrap"
 LIMIT = 4.0  # points
 BEND = 0.4
+ENSEMBLE, ENSEMBLE_ROWS = "bootstrap, auto", 3_000
+"""The ensemble's rows in the table, and the largest log they are computed for."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Task:
 @dataclass(frozen=True)
 class Cell:
     task: Task
-    method: Method
+    method: str
     form: Form
     level: float
     coverage: float
@@ -99,6 +102,18 @@ def cells(task: Task) -> list[Cell]:
         for level in LEVELS:
             band = calibrate_gamma(fitted, form, level, uncertainty=u, method=method, errors=errors[method])
             found.append(Cell(task, method, form, level, covered(u, band.gamma, off), band.gamma, band.width))
+    return found + (ensemble_cells(task, log, truth) if task.rows <= ENSEMBLE_ROWS else [])
+
+
+def ensemble_cells(task: Task, log: LoggedData, truth: Tensor) -> list[Cell]:
+    """The default β̂ with the default form, calibrated by bootstrap as the others are."""
+    fitted = fit_logging_policy(log.without_propensities(), "auto")
+    u, errors = row_uncertainty(fitted), bootstrap_errors(fitted, draws=5)
+    found = []
+    for level in LEVELS:
+        band = calibrate_gamma(fitted, level=level, uncertainty=u, errors=errors)
+        coverage = covered(u, band.gamma, fitted.row_log_prob - truth)
+        found.append(Cell(task, ENSEMBLE, "per_action", level, coverage, band.gamma, band.width))
     return found
 
 
@@ -106,7 +121,7 @@ def cells(task: Task) -> list[Cell]:
 class Summary:
     world: str
     rows: int
-    method: Method
+    method: str
     form: Form
     level: float
     coverage: float
@@ -121,7 +136,7 @@ class Summary:
 
 
 def summaries(every: list[Cell], sizes: tuple[int, ...]) -> Iterator[Summary]:
-    for world, rows, method, form, level in itertools.product(WORLDS, sizes, METHODS, FORMS, LEVELS):
+    for world, rows, method, form, level in itertools.product(WORLDS, sizes, (*METHODS, ENSEMBLE), FORMS, LEVELS):
         mine = [c for c in every if (c.task.world, c.task.rows) == (world, rows)]
         mine = [c for c in mine if (c.method, c.form, c.level) == (method, form, level)]
         if not mine:
@@ -168,7 +183,7 @@ def main() -> None:
     else:
         show_table(found)
     for world in worlds:
-        for method in METHODS:
+        for method in (*METHODS, ENSEMBLE):
             worst = max(s.error for s in found if (s.world, s.method) == (world, method))
             if (world, method) == (WORLDS[0], DEFAULT):
                 limit = None if options.quick else LIMIT
@@ -176,7 +191,9 @@ def main() -> None:
                     options.json
                 )
             else:
-                Figure(f"coverage_of_u.worst_error_{method}_{world}", worst, note="points").show(options.json)
+                Figure(f"coverage_of_u.worst_error_{method.replace(', ', '_')}_{world}", worst, note="points").show(
+                    options.json
+                )
 
 
 if __name__ == "__main__":

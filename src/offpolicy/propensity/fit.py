@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
-from offpolicy.models import Normaliser, pooled_ids
+from offpolicy.models import Normaliser, id_columns, pooled_ids
 from offpolicy.policies import logged_log_prob, rows_only
 from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
 from offpolicy.propensity.ensemble import Member, fit_ensemble, refit
@@ -26,6 +26,8 @@ STOPPED = (
     "The fit of the {model} logging policy stopped before it converged: its propensities may still move. Give it more "
     "epochs (FitConfig), or standardise the features."
 )
+EMBEDDING = ("towers", "network", "two_tower")
+"""Families that know ids: held-out rows are of ids they have seen."""
 FEWEST_UNITS = 30
 """Contexts (or clusters) below which `auto` is the linear model."""
 
@@ -101,7 +103,7 @@ class LoggingPolicy:
         notes = [] if self.chosen.converged else [STOPPED.format(model=self.model)]
         notes += [one.grid_note for one in outcomes if one.grid_note][:1]
         names = [one.name for one in self.members] or [self.model]
-        if not any(name in ("towers", "network", "two_tower") for name in names):
+        if not any(name in EMBEDDING for name in names):
             notes += [f"{text} 'towers' gives each its own." for text in pooled_ids(self.log.contexts)]
         return " ".join(notes)
 
@@ -154,7 +156,7 @@ def fit_logging_policy(
         fitted = _ensemble(log, by, config)
     else:
         family = family_of("linear" if isinstance(model, str) and model == "auto" else model, normaliser)
-        train, valid = _held_out(log, held_out, by, seed) if units > 1 else (log, log)
+        train, valid = _held_out(log, held_out, by, seed, family.name) if units > 1 else (log, log)
         fitted = _single(family, log, train, valid, config)
     if normaliser is not None:
         fitted = replace(fitted, normaliser=normaliser.name)
@@ -169,8 +171,12 @@ def fit_logging_policy(
 _fits = 0
 
 
-def _held_out(log: LoggedData, share: float, by: Unit | None, seed: int) -> list[LoggedData]:
-    """The rows to fit and the rows to measure on; no group of rows is in both."""
+def _held_out(log: LoggedData, share: float, by: Unit | None, seed: int, family: str) -> list[LoggedData]:
+    """The rows to fit and the rows to measure on; no group of rows is in both, but for families that embed its id."""
+    if by is None and family in EMBEDDING and id_columns(log.contexts):
+        side = np.minimum(log.row_folds(max(2, round(1 / share)), seed), 1)
+        check_events(log, 1 - side)
+        return [log.take(side == 1), log.take(side == 0)]
     parts = log.divide((1 - share, share), by=by, seed=seed)
     side = np.zeros(log.n_rows, dtype=np.int64)
     side[parts[1][0]] = 1
