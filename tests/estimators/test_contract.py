@@ -41,11 +41,17 @@ ASKED_FOR = [
     "prune",
     "uips_tight",
     "snuips",
+    "log_smoothing",
+    "implicit_exploration",
+    "exponential_smoothing",
+    "power_mean",
+    "log_sum_exp",
+    "beta_ips",
 ]
 
 
 @pytest.mark.parametrize("name", ASKED_FOR)
-def test_every_method_of_the_paper_has_a_row(name: str) -> None:
+def test_every_method_asked_for_has_a_row(name: str) -> None:
     assert ESTIMATORS[name].name == name
 
 

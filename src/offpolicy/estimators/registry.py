@@ -4,8 +4,9 @@
 
 A row names a weight function w, what it is divided by (z: one per row, w itself, or a row scale of its own) and whether
 a reward model q̂ is present. The weight's positional parameters are what the pipeline supplies (those with a default
-are optional); its keyword-only ones are hyper-parameters with declared ranges. Everything else (command line,
-validation, documentation, search spaces, contract tests) is read from here.
+are optional); its keyword-only ones are hyper-parameters with declared ranges. One of them is special: a `temperature`
+λ takes −log(1 − λ·m)/λ of the mean m of weighted rewards. Everything else (command line, validation, documentation,
+search spaces, contract tests) is read from here.
 """
 
 import inspect
@@ -58,6 +59,12 @@ REFERENCES: Mapping[str, str] = {
     "lopez2021poxm": "Lopez et al. 2021, Learning from eXtreme Bandit Feedback",
     "xu2022robust": "Xu et al. 2022, Towards Robust Off-Policy Learning for Runtime Uncertainty",
     "dice": "count-based stationary ratios, as the paper's DICE-S",
+    "sakhi2024smoothing": "Sakhi et al. 2024, Logarithmic Smoothing for Pessimistic Off-Policy Evaluation",
+    "gabbianelli2024exploration": "Gabbianelli et al. 2024, Importance-Weighted Offline Learning Done Right",
+    "aouali2023exponential": "Aouali et al. 2023, Exponential Smoothing for Off-Policy Learning",
+    "metelli2021subgaussian": "Metelli et al. 2021, Subgaussian and Differentiable Importance Sampling",
+    "behnamnia2025lse": "Behnamnia et al. 2025, Log-Sum-Exponential Estimator for Off-Policy Evaluation and Learning",
+    "gupta2024baseline": "Gupta et al. 2024, Optimal Baseline Corrections for Off-Policy Contextual Bandits",
     "offpolicy": "this project; see docs/estimators.md",
 }
 
@@ -87,6 +94,8 @@ class Estimator:
     weight: WeightFunction
     reference: str
     uses_reward_model: bool = False
+    constant_baseline: bool = False
+    """Whether the constant of least variance stands in for a reward model."""
     normaliser: str | WeightFunction = "count"
     """"count" (z = 1), "weight" (z = w, self-normalised), or a function of the same inputs giving z."""
     ips_limit: Mapping[str, float] | None = None

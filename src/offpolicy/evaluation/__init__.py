@@ -4,7 +4,7 @@ from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.clusters import clustered
 from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.evaluate import Evaluator, Options, evaluate
-from offpolicy.evaluation.hyper import GAMMA, log_driven, plug_in_lambda
+from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_in_lambda
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
     CONTEXT_SUMS,
@@ -34,6 +34,7 @@ __all__ = [
     "Terms",
     "audit",
     "auto_estimate",
+    "chosen_lambdas",
     "clustered",
     "compare",
     "compare_propensity_models",

@@ -115,6 +115,15 @@ class PolicyRows:
         """π/β̂ of each row."""
         return bounded_exp(self.log_ratio)
 
+    @cached_property
+    def best_constant(self) -> float:
+        """b of least variance in b + mean ρ(r − b): mean r(ρ² − ρ)/mean(ρ² − ρ), within what rewards can be."""
+        ratio = self.ratio.double()
+        spread = ratio * (ratio - 1)
+        below = self.mean(spread)
+        constant = self.mean(spread * self.reward) / below if below > 0 else self.mean(self.reward)
+        return min(max(constant, 0.0), 1.0)
+
     def mean(self, values: Tensor) -> float:
         """The mean over events of one number per row."""
         return float(np.average(values.numpy(), weights=self.log.row_weight))
@@ -136,7 +145,13 @@ class PolicyRows:
         weight, normaliser = row.terms(inputs, **hyper)
         if row.uses_reward_model:
             return Terms(weight, normaliser, inputs["reward"], inputs["imputed"], inputs["baseline"])
-        return Terms.without_reward_model(weight, normaliser, inputs["reward"])
+        return Terms.without_reward_model(
+            weight,
+            normaliser,
+            inputs["reward"],
+            constant=self.best_constant if row.constant_baseline else 0.0,
+            temperature=float(row.check_hyper(hyper).get("temperature", 0.0)),
+        )
 
     def clustered(self, row: Estimator, **hyper: Any) -> ClusteredTerms:
         """The estimator's sums per cluster: value, error and what intervals need."""
