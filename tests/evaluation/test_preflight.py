@@ -11,6 +11,7 @@ from scipy.stats import norm
 from offpolicy.evaluation import PolicyRows, preflight
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.preflight import covariate_balance, detectable_effect
+from offpolicy.evaluation.views import Width
 from offpolicy.log import LoggedData
 from offpolicy.results import Check, Preflight, TwoPartInterval
 
@@ -41,7 +42,7 @@ def rows_of(ratio: Any, *, logging: Any = 0.5, unsupported: Any = None, **log: A
 
 def estimated(width: float = 0.25, disagreement: float = 1.0) -> AutoEstimate:
     interval = TwoPartInterval(low=0.25, high=0.25 + width, sampling=width / 2, propensity=0.0)
-    return AutoEstimate(0.25 + width / 2, interval, 1.0, (), disagreement)
+    return AutoEstimate(0.25 + width / 2, interval, 1.0, (), (), Width(0.1, 0.0, 0.0, disagreement))
 
 
 def judged(rows: PolicyRows, **estimate: float) -> Preflight:

@@ -10,8 +10,7 @@ from torch import Tensor
 from offpolicy.checks import check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
-from offpolicy.evaluation.auto import AutoEstimate, auto_estimate
-from offpolicy.evaluation.clusters import ClusteredTerms
+from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
 from offpolicy.evaluation.comparison import best_by_lower_bound, compare
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.intervals import INTERVALS, LEVEL, Interval, IntervalMethod, gamma_sensitivity
@@ -36,6 +35,7 @@ from offpolicy.results import (
     Evaluation,
     Logging,
     PolicyResult,
+    Preflight,
     PropensityModel,
     Sensitivity,
 )
@@ -190,14 +190,19 @@ class Evaluator:
         )
 
     @cached_property
-    def on_policy(self) -> ClusteredTerms:
+    def on_policy(self) -> AutoEstimate:
         """The logging policy's own value."""
-        return next(iter(self.rows.values())).on_policy()
+        return logging_estimate(next(iter(self.rows.values())), self.options.level)
 
     @cached_property
     def estimates(self) -> dict[str, AutoEstimate]:
         """The estimate to rely on, of every policy, in [0, 1]."""
         return {name: auto_estimate(rows, self.options.level) for name, rows in self.rows.items()}
+
+    @cached_property
+    def preflights(self) -> dict[str, Preflight]:
+        """Checks and verdict of every policy."""
+        return {name: preflight(rows, self.estimates[name]) for name, rows in self.rows.items()}
 
     @property
     def scale(self) -> Scale:
@@ -213,13 +218,15 @@ class Evaluator:
             for name in self.targets:
                 policies[name] = self._policy(name)
                 advance(f"{name}: {policies[name].value:.4g}")
+        best, bound = best_by_lower_bound({name: self.estimates[name] for name in self.candidates}, level)
         return Evaluation(
             level=level,
-            best=best_by_lower_bound({name: self.estimates[name] for name in self.candidates}),
+            best=best,
+            best_bound=scale.value(bound),
             logging=Logging(
                 model=beta.model if isinstance(beta, LoggingPolicy) else type(beta).__name__,
                 value=scale.value(self.on_policy.value),
-                interval=scale.interval(INTERVALS["normal"](self.on_policy, level)),
+                interval=scale.interval(INTERVALS["normal"](self.on_policy.statistic, level)),
                 quality=beta.quality if isinstance(beta, LoggingPolicy) else None,
                 note=beta.note if isinstance(beta, LoggingPolicy) else "",
             ),
@@ -232,12 +239,12 @@ class Evaluator:
     def _comparisons(self) -> list[Comparison]:
         """Every candidate against logging and against each reference."""
         candidates = {name: self.estimates[name] for name in self.candidates}
-        against: dict[str, ClusteredTerms | AutoEstimate] = {LOGGING: self.on_policy}
-        against |= {name: self.estimates[name] for name in self.references}
+        against = {LOGGING: self.on_policy} | {name: self.estimates[name] for name in self.references}
+        refused = {name for name, found in self.preflights.items() if not found.verdict.answerable}
         return [
             self.scale.comparison(one, other.value)
             for name, other in against.items()
-            for one in compare(candidates, other, name, self.options.level)
+            for one in compare(candidates, other, name, self.options.level, refused=refused)
         ]
 
     def _policy(self, name: str) -> PolicyResult:
@@ -252,7 +259,7 @@ class Evaluator:
             lam=estimate.lam,
             estimates=[self._estimate(rows, row, lam) for row in self.options.rows if row.name not in left_out],
             left_out=left_out,
-            preflight=preflight(rows, estimate),
+            preflight=self.preflights[name],
             sensitivity=scale.sensitivity(_sensitivity(rows, estimate.value, self.on_policy.value)),
             detectable_effect=scale.width(detectable_effect(estimate, level)),
             propensity_intervals={method: scale.interval(interval) for method, interval in aware.items()},

@@ -116,6 +116,17 @@ class PolicyRows:
         return bounded_exp(self.log_ratio)
 
     @cached_property
+    def mean_ratio(self) -> float:
+        """The mean of π/β̂ over events: 1 where β̂ is right."""
+        return self.mean(self.ratio.double())
+
+    @cached_property
+    def reward_deviation(self) -> float:
+        """The standard deviation of the rewards over events."""
+        reward = self.reward.double()
+        return float(np.sqrt(self.mean((reward - self.mean(reward)).square())))
+
+    @cached_property
     def best_constant(self) -> float:
         """b of least variance in b + mean ρ(r − b): mean r(ρ² − ρ)/mean(ρ² − ρ), within what rewards can be."""
         ratio = self.ratio.double()

@@ -158,10 +158,15 @@ class Comparison(Part):
     difference: Finite
     low: Finite
     high: Finite
+    joint_low: Number = None
+    """Lower end of the interval that holds for all candidates at once: use it to speak of the best of several."""
+    joint_high: Number = None
+    refused: bool = False
+    """Whether the verdict refused one of the two policies; then there is no probability and no p-value."""
     probability_of_improvement: Number = None
-    """That the candidate is better, by the normal approximation with both parts of the error."""
+    """That the candidate is better: above 97.5 % exactly where the 95 % interval is above 0."""
     p_value: Number = None
-    """Two-sided, for no difference."""
+    """Two-sided, for no difference: below 5 % exactly where the 95 % interval leaves 0 out."""
     adjusted_p_value: Number = None
     """After Holm's correction over the candidates compared with this reference."""
     relative: Number = None
@@ -214,6 +219,8 @@ class Evaluation(Part):
     level: Finite = 0.95
     best: str = ""
     """The candidate with the highest lower confidence bound."""
+    best_bound: Number = None
+    """Its bound, taken so that those of all candidates hold at once: choosing the highest is part of the level."""
     logging: Annotated[Logging, Maybe] = Logging()
     policies: Annotated[dict[str, PolicyResult], Maybe] = {}
     comparisons: Annotated[list[Comparison], MaybeList] = []
