@@ -28,8 +28,8 @@ CONTEXT_SUMS: Mapping[str, ContextSum] = {
 TOP_P_INPUTS = ("logging_rank", "log_target_top", "log_logging_top")
 ALL_ACTION_INPUTS = (*CONTEXT_SUMS, *TOP_P_INPUTS)
 
-UNSUPPORTED = 1e-4
-"""An action with less logging probability than this in a context has no support there."""
+UNSUPPORTED = 0.005
+"""An action with less than this share of the uniform probability 1/K in a context has no support there."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ class _Pass:
             parts["baseline"] = (prob * rewards).sum(1)[cell[0]]
         if self.unsupported is not None:
             assert log_logging is not None
-            self.unsupported[batch.contexts] = (prob.double() * (log_logging < np.log(UNSUPPORTED))).sum(1)
+            hardly_shown = log_logging < np.log(least_support(log_logging.shape[1]))
+            self.unsupported[batch.contexts] = (prob.double() * hardly_shown).sum(1)
         for name, values in self._rows.items():
             values[batch.rows] = parts[name].double()
 
@@ -157,6 +158,11 @@ class _Pass:
             assert imputed is not None
             inputs["imputed"] = imputed
         return inputs
+
+
+def least_support(n_actions: int) -> float:
+    """The least logging probability that counts as support, relative to uniform logging over K actions."""
+    return UNSUPPORTED / n_actions
 
 
 def _top_p_parts(
