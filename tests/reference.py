@@ -24,6 +24,11 @@ def taken(world: World, policy: str, n: int) -> float:
     return float(world[policy][n, world["action"][n]])
 
 
+def group_mass(world: World, policy: str, n: int) -> float:
+    own = world["groups"][world["action"][n]]
+    return float(sum(p for p, group in zip(world[policy][n], world["groups"], strict=True) if group == own))
+
+
 def gain(world: World, n: int) -> float:
     return ratio(world, n) * float(world["reward"][n])
 
@@ -151,6 +156,9 @@ WEIGHTS: dict[str, Callable[..., float]] = {
     "power_mean": lambda w, n, mixing: ratio(w, n) / (1 - mixing + mixing * ratio(w, n)),
     "log_sum_exp": lambda w, n, temperature: (1 - exp(-temperature * gain(w, n))) / (temperature * w["reward"][n]),
     "beta_ips": ratio,
+    "mips": lambda w, n: group_mass(w, "pi", n) / group_mass(w, "beta", n),
+    "offcem": lambda w, n: group_mass(w, "pi", n) / group_mass(w, "beta", n),
+    "balanced": lambda w, n: float(w["odds"][n]),
 }
 """Every row of the registry but `ips_un_simplex`, whose twin is a general-purpose solver in its own test."""
 

@@ -47,6 +47,9 @@ ASKED_FOR = [
     "power_mean",
     "log_sum_exp",
     "beta_ips",
+    "mips",
+    "offcem",
+    "balanced",
 ]
 
 
@@ -126,6 +129,8 @@ def extreme_inputs(dtype: torch.dtype) -> dict[str, Tensor]:
         "logging_rank": torch.arange(rows),
         "log_target_top": -ratio.abs(),
         "log_logging_top": -ratio.abs(),
+        "log_group_ratio": ratio,
+        "log_balanced_ratio": ratio,
     }
 
 

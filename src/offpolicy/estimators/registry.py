@@ -44,6 +44,8 @@ INPUTS: Mapping[str, str] = {
     "logging_rank": "rank (0 = likeliest) of the logged action under β̂(·|x)",
     "log_target_top": "log of π's mass on the top-p actions of β̂(·|x)",
     "log_logging_top": "log of β̂'s mass on its own top-p actions",
+    "log_group_ratio": "log π(g|x) − log β̂(g|x), g the group of the logged action",
+    "log_balanced_ratio": "log-odds of a classifier (scikit-learn) that the action was drawn from π rather than logged",
 }
 """Every quantity a weight may ask for, by the name of its positional parameter."""
 
@@ -65,6 +67,9 @@ REFERENCES: Mapping[str, str] = {
     "metelli2021subgaussian": "Metelli et al. 2021, Subgaussian and Differentiable Importance Sampling",
     "behnamnia2025lse": "Behnamnia et al. 2025, Log-Sum-Exponential Estimator for Off-Policy Evaluation and Learning",
     "gupta2024baseline": "Gupta et al. 2024, Optimal Baseline Corrections for Off-Policy Contextual Bandits",
+    "saito2022mips": "Saito and Joachims 2022, Off-Policy Evaluation for Large Action Spaces via Embeddings",
+    "saito2023offcem": "Saito et al. 2023, Off-Policy Evaluation for Large Action Spaces via Conjunct Effect Modeling",
+    "sondhi2020balanced": "Sondhi et al. 2020, Balanced Off-Policy Evaluation in General Action Spaces",
     "offpolicy": "this project; see docs/estimators.md",
 }
 
@@ -102,6 +107,8 @@ class Estimator:
     """Hyper-parameter values at which the weight becomes plain π/β̂ (at U = 0 where it takes U)."""
     whole_log: bool = False
     """Whether one row's weight depends on the other rows, so that the log cannot be streamed in parts."""
+    evaluation_only: bool = False
+    """Whether it cannot teach a policy."""
     aliases: tuple[str, ...] = ()
 
     @cached_property

@@ -4,6 +4,7 @@ from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.clusters import clustered
 from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.evaluate import Evaluator, Options, evaluate
+from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_in_lambda
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
@@ -32,6 +33,7 @@ __all__ = [
     "Ranking",
     "RankingSums",
     "Terms",
+    "action_groups",
     "audit",
     "auto_estimate",
     "chosen_lambdas",
@@ -39,6 +41,7 @@ __all__ = [
     "compare",
     "compare_propensity_models",
     "evaluate",
+    "learned_groups",
     "log_count_prob",
     "log_driven",
     "plug_in_lambda",

@@ -12,7 +12,9 @@ from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
 from offpolicy.evaluation.comparison import best_by_lower_bound, compare
+from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
+from offpolicy.evaluation.inputs import GROUP_INPUT
 from offpolicy.evaluation.intervals import INTERVALS, LEVEL, Interval, IntervalMethod, gamma_sensitivity
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import (
@@ -58,6 +60,7 @@ def evaluate(
     uncertainty: Tensor | None = None,
     reward_model: RewardModel | None = None,
     nuisances: Nuisances | None = None,
+    action_groups: Any = None,
     seed: int = 0,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
@@ -65,11 +68,13 @@ def evaluate(
     `policies` maps names to policies (or is one policy): anything with log_probs, a column with π(a_n|x_n) of every
     logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". `references` are
     compared with every candidate, but are not candidates themselves. Hyper-parameters come from the log alone: λ by
-    estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits of
-    β̂ each. β̂, U and a reward model are fitted unless they are given, one by one or as `nuisances`. Results are on the
-    user's scale of rewards. Nothing of size rows × actions is ever made.
+    estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits
+    of β̂ each. `action_groups` (a column of the action table, a mapping from action to group, or a label for each
+    action) serves estimators that weigh groups; they are learned from the reward model where none is given. β̂, U
+    and a reward model are fitted unless they are given, one by one or as `nuisances`. Results are on the user's
+    scale of rewards. Nothing of size rows × actions is ever made.
     """
-    options = Options(tuple(estimators), tuple(intervals), level, gamma, refits, seed)
+    options = Options(tuple(estimators), tuple(intervals), level, gamma, refits, seed, action_groups)
     if nuisances is None:
         given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
         nuisances = Nuisances(
@@ -102,6 +107,7 @@ class Options:
     gamma: float | str = GAMMA
     refits: int = 0
     seed: int = 0
+    action_groups: Any = None
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""
@@ -187,7 +193,16 @@ class Evaluator:
             reward_model=rewards,
             estimators=self.options.rows,
             support=True,
+            groups=self._groups(rewards),
         )
+
+    def _groups(self, rewards: RewardModel | None) -> Tensor | None:
+        """Groups of actions where an estimator asks for them: as given, or learned from the reward model."""
+        if not any(GROUP_INPUT in row.inputs for row in self.options.rows):
+            return None
+        if self.options.action_groups is not None:
+            return action_groups(self.options.action_groups, self.log)
+        return None if rewards is None else learned_groups(self.log, rewards, self.options.seed)
 
     @cached_property
     def on_policy(self) -> AutoEstimate:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import Estimator, bounded_exp
+from offpolicy.evaluation.balance import BALANCED_INPUT, balanced_log_ratio, can_balance
 from offpolicy.evaluation.clusters import ClusteredTerms, ClusterSums
 from offpolicy.evaluation.inputs import policy_inputs
 from offpolicy.evaluation.value import Terms
 from offpolicy.log import LoggedData, row_pieces
-from offpolicy.policies import Policy, row_weights, tensor
+from offpolicy.policies import Policy, aligned, row_weights, tensor
 from offpolicy.rewards import RewardModel
 
 BASIC = ("log_ratio", "log_logging", "uncertainty", "sample_size")
@@ -43,6 +44,7 @@ class PolicyRows:
         reward_model: RewardModel | None = None,
         estimators: Iterable[Estimator] = (),
         support: bool = False,
+        groups: Tensor | None = None,
     ) -> dict[str, "PolicyRows"]:
         """Compute the inputs these estimators ask for, in one pass over the log for all targets."""
         asked = {name for row in estimators for name in (*row.inputs, *row.optional_inputs)}
@@ -55,7 +57,13 @@ class PolicyRows:
             uncertainty=uncertainty,
             reward_model=reward_model,
             support=support,
+            groups=groups,
         )
+        if BALANCED_INPUT in asked:
+            for name, target in targets.items():
+                own = aligned(target, log.actions, name)
+                if can_balance(own):
+                    inputs[name].rows[BALANCED_INPUT] = balanced_log_ratio(log, own)
         return {name: cls(log, one.rows, one.unsupported) for name, one in inputs.items()}
 
     @classmethod

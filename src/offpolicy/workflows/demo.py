@@ -15,7 +15,7 @@ from offpolicy.artifacts import load_policy
 from offpolicy.atomic import atomic_file, write_atomic
 from offpolicy.datasets import LinearSoftmaxWorld
 from offpolicy.estimators import ESTIMATORS
-from offpolicy.evaluation import PolicyRows
+from offpolicy.evaluation import PolicyRows, learned_groups
 from offpolicy.learning import METHODS
 from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary, pieces
 from offpolicy.policies import Policy, tensor
@@ -128,7 +128,7 @@ def run_demo(folder: str | Path, seed: int = 0, n_contexts: int = 5_000, n_actio
         propensities=_propensity_quality(logging_policy, log, uncertainty, calibration, seed),
         truth=world.value(target, log.contexts),
         logging=world.value(world.logging_policy, log.contexts),
-        estimates=[Estimate(name, *fitted[name], known[name][0]) for name in ESTIMATORS],
+        estimates=[Estimate(name, *fitted[name], known[name][0]) for name in fitted],
         learned=learned,
         evaluated=path.folder / "evaluated",
         commands=path.commands,
@@ -239,11 +239,19 @@ def _estimates(
 ) -> dict[str, tuple[float, float]]:
     """Value and mean weight of every registered estimator with U and γ; the released code's forms take the second U."""
     rows = PolicyRows.of(
-        log, target, logging, uncertainty=uncertainty[0], reward_model=rewards, estimators=ESTIMATORS.values()
+        log,
+        target,
+        logging,
+        uncertainty=uncertainty[0],
+        reward_model=rewards,
+        estimators=ESTIMATORS.values(),
+        groups=learned_groups(log, rewards),
     )
     released = replace(rows, inputs={**rows.inputs, "uncertainty": uncertainty[1]})
     found = {}
     for name, row in ESTIMATORS.items():
+        if rows.unavailable(row):  # one of them needs scikit-learn, which is an extra
+            continue
         official = name.endswith("_official")
         hyper = {"gamma": gamma} if "gamma" in row.hyper and not official else {}
         terms = (released if official else rows).clustered(row, **hyper)
