@@ -3,7 +3,7 @@
 from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.clusters import clustered
 from offpolicy.evaluation.comparison import compare
-from offpolicy.evaluation.evaluate import Evaluator, Options, evaluate
+from offpolicy.evaluation.evaluate import Evaluator, evaluate
 from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_in_lambda
 from offpolicy.evaluation.inputs import (
@@ -14,6 +14,7 @@ from offpolicy.evaluation.inputs import (
     weight_inputs,
 )
 from offpolicy.evaluation.intervals import LEVEL
+from offpolicy.evaluation.options import Options
 from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions

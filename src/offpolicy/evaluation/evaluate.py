@@ -7,29 +7,29 @@ from typing import Any
 
 from torch import Tensor
 
-from offpolicy.checks import check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
 from offpolicy.evaluation.comparison import best_by_lower_bound, compare
 from offpolicy.evaluation.groups import action_groups, learned_groups
+from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simultaneous_gamma
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.inputs import GROUP_INPUT
-from offpolicy.evaluation.intervals import INTERVALS, LEVEL, Interval, IntervalMethod, gamma_sensitivity
+from offpolicy.evaluation.intervals import INTERVALS, Interval, gamma_sensitivity
+from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, Options
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import (
-    propensity_model_row,
     refit_bootstrap,
-    under_model,
+    under_other_models,
     worst_case_band,
 )
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
-from offpolicy.policies import Policy, UniformPolicy, as_policy, rows_only
+from offpolicy.policies import Policy, as_policy, rows_only
 from offpolicy.progress import progress
-from offpolicy.propensity import CandidateFit, LoggingPolicy, fit_logging_policy
+from offpolicy.propensity import LoggingPolicy
 from offpolicy.results import (
     LOGGING,
     Comparison,
@@ -42,8 +42,6 @@ from offpolicy.results import (
     Sensitivity,
 )
 from offpolicy.rewards import RewardModel
-
-DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
 
 
 def evaluate(
@@ -61,6 +59,7 @@ def evaluate(
     reward_model: RewardModel | None = None,
     nuisances: Nuisances | None = None,
     action_groups: Any = None,
+    interval: str = "auto",
     seed: int = 0,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
@@ -71,10 +70,11 @@ def evaluate(
     estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits
     of β̂ each. `action_groups` (a column of the action table, a mapping from action to group, or a label for each
     action) serves estimators that weigh groups; they are learned from the reward model where none is given. β̂, U
-    and a reward model are fitted unless they are given, one by one or as `nuisances`. Results are on the user's
-    scale of rewards. Nothing of size rows × actions is ever made.
+    and a reward model are fitted unless they are given, one by one or as `nuisances`. `interval="guaranteed"` adds
+    an interval with a proof, at the price of some 40 fits of β̂ and of its width. Results are on the user's scale
+    of rewards. Nothing of size rows × actions is ever made.
     """
-    options = Options(tuple(estimators), tuple(intervals), level, gamma, refits, seed, action_groups)
+    options = Options(tuple(estimators), tuple(intervals), level, gamma, refits, seed, action_groups, interval)
     if nuisances is None:
         given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
         nuisances = Nuisances(
@@ -95,36 +95,6 @@ def named_policies(policies: Any) -> Mapping[str, Any]:
             raise ParameterError("policies is empty: name at least one policy to evaluate.")
         return {str(name): target for name, target in policies.items()}
     return {"policy": policies}
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of an evaluation, checked."""
-
-    estimators: tuple[str, ...] = DEFAULT_ESTIMATORS
-    intervals: tuple[str, ...] = ("normal",)
-    level: float = 0.95
-    gamma: float | str = GAMMA
-    refits: int = 0
-    seed: int = 0
-    action_groups: Any = None
-
-    def __post_init__(self) -> None:
-        """Check options before any expensive work."""
-        check_number("level", self.level, LEVEL)
-        if isinstance(self.gamma, str):
-            check_choice("gamma", self.gamma, ("calibrated",))
-        _ = self.rows, self.methods
-
-    @cached_property
-    def rows(self) -> list[Estimator]:
-        """The estimators' rows in the registry."""
-        return [ESTIMATORS.find(name) for name in self.estimators]
-
-    @cached_property
-    def methods(self) -> dict[str, IntervalMethod]:
-        """The intervals asked for."""
-        return {name: INTERVALS.find(name) for name in self.intervals}
 
 
 @dataclass(frozen=True)
@@ -215,6 +185,19 @@ class Evaluator:
         return {name: auto_estimate(rows, self.options.level) for name, rows in self.rows.items()}
 
     @cached_property
+    def band(self) -> float:
+        """γ of the band that holds β of all rows at once, for the guaranteed interval."""
+        beta = self._fitted('interval="guaranteed"')
+        if self.uncertainty is None:
+            raise ParameterError('interval="guaranteed" needs U of every row, which is not known for this β̂.')
+        return simultaneous_gamma(beta, self.uncertainty, self.options.level, self.options.seed)
+
+    def _fitted(self, asked: str) -> LoggingPolicy:
+        if not isinstance(self.beta, LoggingPolicy):
+            raise ParameterError(f"{asked} needs a logging policy that was fitted by fit_logging_policy.")
+        return self.beta
+
+    @cached_property
     def preflights(self) -> dict[str, Preflight]:
         """Checks and verdict of every policy."""
         return {name: preflight(rows, self.estimates[name]) for name, rows in self.rows.items()}
@@ -277,6 +260,7 @@ class Evaluator:
             preflight=self.preflights[name],
             sensitivity=scale.sensitivity(_sensitivity(rows, estimate.value, self.on_policy.value)),
             detectable_effect=scale.width(detectable_effect(estimate, level)),
+            guarantee=guarantee(rows, aware["guaranteed"], scale) if "guaranteed" in aware else "",
             propensity_intervals={method: scale.interval(interval) for method, interval in aware.items()},
             reference=name in self.references,
         )
@@ -284,13 +268,13 @@ class Evaluator:
     def _propensity_intervals(self, name: str) -> dict[str, Interval]:
         options, rows = self.options, self.rows[name]
         intervals = {} if self.uncertainty is None else {"worst_case": worst_case_band(rows, self.gamma, options.level)}
+        if options.interval == "guaranteed":
+            intervals["guaranteed"] = guaranteed_interval(rows, self.band, options.level)
         if options.refits:
-            if not isinstance(self.beta, LoggingPolicy):
-                raise ParameterError("refits needs a logging policy that was fitted by fit_logging_policy.")
             intervals["refit_bootstrap"] = refit_bootstrap(
                 self.log,
                 self.targets[name],
-                self.beta,
+                self._fitted("refits"),
                 self.estimates[name].lam,
                 draws=options.refits,
                 level=options.level,
@@ -321,25 +305,10 @@ class Evaluator:
 
     def propensity_models(self) -> list[PropensityModel]:
         """The best candidate's value under other models of β̂: those that `auto` chose among, and uniform."""
-        rows, beta = self.rows[self.evaluation.best], self.beta
-        if not isinstance(beta, LoggingPolicy):
+        if not isinstance(self.beta, LoggingPolicy):
             return []
-        others: Sequence[CandidateFit] = beta.candidates
-        if not others:
-            others = fit_logging_policy(self.log, "auto", seed=self.options.seed).candidates
-        tried: list[tuple[str, float, float | None, Policy]] = [
-            ("uniform", beta.quality.uniform_log_likelihood, None, UniformPolicy(self.log.actions))
-        ]
-        for one in others:
-            policy = beta if one.name == beta.model else one.model.policy
-            tried.append((one.name, one.quality.log_likelihood, one.quality.calibration_error, policy))
-        if beta.model not in {name for name, _, _, _ in tried}:
-            tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
-        level, scale = self.options.level, self.scale
-        return [
-            propensity_model_row(name, fit, error, under_model(rows, policy), scale, level)
-            for name, fit, error, policy in tried
-        ]
+        rows = self.rows[self.evaluation.best]
+        return under_other_models(rows, self.beta, self.scale, self.options.level, self.options.seed)
 
 
 def _sensitivity(rows: PolicyRows, value: float, logging_value: float) -> Sensitivity:

@@ -146,6 +146,8 @@ class PolicyResult(Part):
     detectable_effect: Number = None
     propensity_intervals: Annotated[dict[str, Interval], Maybe] = {}
     """Intervals that let β̂ itself vary: the worst case over its band, and the refit bootstrap where asked for."""
+    guarantee: str = ""
+    """Whether the guaranteed interval shows the policy to be better than logging, in a sentence; empty if not asked."""
     reference: bool = False
     """Whether it only serves to compare the candidates with."""
 
