@@ -336,9 +336,9 @@ def test_level_reaches_intervals_and_comparisons() -> None:
     assert narrow.logging.interval is not None
     assert narrow.logging.interval.level == 0.5
     assert narrow["new"].estimates[0].intervals["normal"].level == 0.5
-    half = (narrow["new"].interval.high - narrow["new"].interval.low) / 2
-    effect = half * (1 + norm.ppf(0.8) / norm.ppf(0.75))
-    assert narrow["new"].detectable_effect == pytest.approx(effect, rel=1e-9)
+    halves = [(one.comparisons[0].high - one.comparisons[0].low) / 2 for one in (wide, narrow)]
+    error = (halves[0] - halves[1]) / (norm.ppf(0.975) - norm.ppf(0.75))
+    assert narrow["new"].detectable_effect == pytest.approx(halves[1] + norm.ppf(0.8) * error, rel=1e-9)
     one, other = wide.comparisons[0], narrow.comparisons[0]
     assert other.high - other.low < 0.8 * (one.high - one.low)
 

@@ -336,14 +336,11 @@ def test_balance_shows_eight_features_and_nothing_without_weight() -> None:
 
 @pytest.mark.parametrize(("level", "power"), [(0.95, 0.8), (0.9, 0.8), (0.95, 0.5), (0.8, 0.9)])
 def test_detectable_effect_by_hand(level: float, power: float) -> None:
-    """Half-width h = z·error; a true difference of (z + z_power)·error is found with that power."""
+    """A true difference of z·error + what is always added + z_power·error is found with that power."""
     z, more = norm.ppf(0.5 + level / 2), norm.ppf(power)
-    error = 0.1 / z
-    assert detectable_effect(estimated(width=0.2), level, power) == pytest.approx((z + more) * error, rel=1e-9)
-
-
-def test_detectable_effect_has_eighty_percent_power() -> None:
-    assert detectable_effect(estimated(width=0.2)) == pytest.approx(0.1 * (1.959964 + 0.841621) / 1.959964, rel=1e-6)
+    width = Width(error=0.03, propensity=0.04, fixed=0.01)
+    assert detectable_effect(width, level, power) == pytest.approx((z + more) * 0.05 + 0.01, rel=1e-9)
+    assert detectable_effect(Width(0.0, 0.0, 0.0, refusal="nothing is known"), level, power) == np.inf
 
 
 @pytest.mark.parametrize(("repeated", "rows", "judged_by_them"), [(30, 100, True), (29, 100, False), (30, 700, False)])

@@ -10,7 +10,7 @@ from torch import Tensor
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
-from offpolicy.evaluation.comparison import best_by_lower_bound, compare
+from offpolicy.evaluation.comparison import best_by_lower_bound, compare, difference_width
 from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simultaneous_gamma
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
@@ -25,6 +25,7 @@ from offpolicy.evaluation.propensities import (
 )
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
+from offpolicy.evaluation.segments import breakdown
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy, as_policy, rows_only
@@ -39,6 +40,7 @@ from offpolicy.results import (
     PolicyResult,
     Preflight,
     PropensityModel,
+    Segment,
     Sensitivity,
 )
 from offpolicy.rewards import RewardModel
@@ -60,6 +62,7 @@ def evaluate(
     nuisances: Nuisances | None = None,
     action_groups: Any = None,
     interval: str = "auto",
+    segments: str | None = None,
     seed: int = 0,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
@@ -71,10 +74,13 @@ def evaluate(
     of β̂ each. `action_groups` (a column of the action table, a mapping from action to group, or a label for each
     action) serves estimators that weigh groups; they are learned from the reward model where none is given. β̂, U
     and a reward model are fitted unless they are given, one by one or as `nuisances`. `interval="guaranteed"` adds
-    an interval with a proof, at the price of some 40 fits of β̂ and of its width. Results are on the user's scale
-    of rewards. Nothing of size rows × actions is ever made.
+    an interval with a proof, at the price of some 40 fits of β̂ and of its width. `segments` (a context column, or
+    "time") breaks values and differences down. Results are on the user's scale of rewards. Nothing of size rows ×
+    actions is ever made.
     """
-    options = Options(tuple(estimators), tuple(intervals), level, gamma, refits, seed, action_groups, interval)
+    options = Options(
+        tuple(estimators), tuple(intervals), level, gamma, refits, seed, action_groups, interval, segments
+    )
     if nuisances is None:
         given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
         nuisances = Nuisances(
@@ -230,6 +236,7 @@ class Evaluator:
             ),
             policies=policies,
             comparisons=self._comparisons(),
+            segments=self._segments(),
             reward_range=[scale.low, scale.high],
             log=self.log.summary(),
         )
@@ -245,6 +252,12 @@ class Evaluator:
             for one in compare(candidates, other, name, self.options.level, refused=refused)
         ]
 
+    def _segments(self) -> list[Segment]:
+        if self.options.segments is None:
+            return []
+        candidates = {name: self.rows[name] for name in self.candidates}
+        return breakdown(candidates, self.options.segments, self.options.level, self.scale)
+
     def _policy(self, name: str) -> PolicyResult:
         rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level
         left_out = {row.name: rows.unavailable(row) for row in self.options.rows if rows.unavailable(row)}
@@ -259,7 +272,7 @@ class Evaluator:
             left_out=left_out,
             preflight=self.preflights[name],
             sensitivity=scale.sensitivity(_sensitivity(rows, estimate.value, self.on_policy.value)),
-            detectable_effect=scale.width(detectable_effect(estimate, level)),
+            detectable_effect=scale.width(detectable_effect(difference_width(estimate, self.on_policy), level)),
             guarantee=guarantee(rows, aware["guaranteed"], scale) if "guaranteed" in aware else "",
             propensity_intervals={method: scale.interval(interval) for method, interval in aware.items()},
             reference=name in self.references,

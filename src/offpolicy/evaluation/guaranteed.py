@@ -46,7 +46,7 @@ def guaranteed_interval(rows: PolicyRows, gamma: float, level: float = 0.95) -> 
 
 
 def guarantee(rows: PolicyRows, found: Interval, scale: Scale) -> str:
-    """In one sentence, whether the policy is shown to be better than logging; a quarter of 1 − level is left for this."""
+    """In one sentence, whether the policy is shown to be better than logging, for which a quarter is left."""
     mean_above = 1 - _bound(rows, 1 - rows.reward.double(), (1 - found.level) / 4)
     low, above = scale.value(found.low), scale.value(mean_above)
     ends = f"is at least {low:.4g}, and that of the logging policy at most {above:.4g}"
@@ -67,5 +67,6 @@ def _bound(rows: PolicyRows, gain: Tensor, miss: float) -> float:
 def smoothed_bound(gain: Array, miss: float) -> float:
     """(exp[mean log(1 + λy) − ln(1/δ)/C] − 1)/λ at λ = 1/√C, and never below 0."""
     count = len(gain)
-    lam = count**-0.5
-    return max(float(np.expm1(np.log1p(lam * gain).mean() - math.log(1 / miss) / count)) / lam, 0.0)
+    lam = 1 / math.sqrt(count)
+    growth = float(np.log1p(lam * gain).mean()) - math.log(1 / miss) / count
+    return max(math.expm1(growth) / lam, 0.0)

@@ -24,6 +24,7 @@ class Options:
     seed: int = 0
     action_groups: Any = None
     interval: str = "auto"
+    segments: str | None = None
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""

@@ -11,6 +11,7 @@ from offpolicy.evaluation.inputs import least_support
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.tails import pareto_shape
 from offpolicy.evaluation.value import Array
+from offpolicy.evaluation.views import Width
 from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import tensor
@@ -253,8 +254,6 @@ def covariate_balance(log: LoggedData, rows: PolicyRows, most: int = 8) -> list[
     return [(names[i], float(before[i]), float(after[i])) for i in worst if float(spread[i]) > 0]
 
 
-def detectable_effect(estimate: AutoEstimate, level: float = 0.95, power: float = 0.8) -> float:
-    """The smallest true difference that this log would find with that power, from the interval's half-width."""
-    half = (estimate.interval.high - estimate.interval.low) / 2
-    quantile = float(norm.ppf(0.5 + level / 2))
-    return half * (1 + float(norm.ppf(power)) / quantile)
+def detectable_effect(width: Width, level: float = 0.95, power: float = 0.8) -> float:
+    """The smallest true difference that this log would find with that power, from the width of the difference."""
+    return width.half(level) + float(norm.ppf(power)) * width.scale

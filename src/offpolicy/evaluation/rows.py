@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -70,6 +71,12 @@ class PolicyRows:
     def of(cls, log: LoggedData, target: Policy, logging_policy: Policy, **given: Any) -> "PolicyRows":
         """The same for one target."""
         return cls.of_all(log, {"target": target}, logging_policy, **given)["target"]
+
+    def take(self, kept: npt.NDArray[np.bool_]) -> "PolicyRows":
+        """Some of the rows, as if the log held no others; which contexts lack support is not carried along."""
+        index = torch.from_numpy(np.flatnonzero(kept))
+        inputs = {name: values[index] if values.ndim else values for name, values in self.inputs.items()}
+        return PolicyRows(self.log.take(kept), inputs)
 
     @property
     def has_reward_model(self) -> bool:

@@ -175,6 +175,27 @@ class Comparison(Part):
     """Difference relative to the reference's value; None where that is zero."""
 
 
+class Segment(Part):
+    """A policy in one segment of the log; intervals hold for all segments and candidates at once."""
+
+    column: str
+    segment: str
+    policy: str
+    rows: int
+    value: Finite
+    low: Finite
+    high: Finite
+    logging: Finite
+    """The logging policy's value in the segment."""
+    difference: Finite
+    difference_low: Finite
+    difference_high: Finite
+    adjusted_p_value: Number = None
+    """Two-sided, for no difference, after Holm's correction over all segments and candidates."""
+    refused: bool = False
+    """Whether the verdict on the segment's rows is not "answerable"; then there is no p-value."""
+
+
 class CalibrationBin(Part):
     """Predicted against observed share of (row, action) pairs whose β̂ lies in one bin."""
 
@@ -226,6 +247,8 @@ class Evaluation(Part):
     logging: Annotated[Logging, Maybe] = Logging()
     policies: Annotated[dict[str, PolicyResult], Maybe] = {}
     comparisons: Annotated[list[Comparison], MaybeList] = []
+    segments: Annotated[list[Segment], MaybeList] = []
+    """The candidates by segment, where a breakdown was asked for."""
     reward_range: Annotated[list[Number], MaybeList] = []
     log: Annotated[dict[str, Any], Maybe] = {}
 
