@@ -47,7 +47,7 @@ def test_a_segment_is_its_rows_alone_at_a_level_that_counts_all() -> None:
         (policy, country) for policy in ("second", "first") for country in ("de", "fr", "it")
     ]
     for one in found:
-        kept = one.segment == COUNTRY
+        kept = np.asarray(COUNTRY) == np.asarray(one.segment)
         column = (SECOND if one.policy == "second" else FIRST)[kept]
         alone = judged(a_log(kept), {"new": column}, level=1 - 0.05 / 6)
         (comparison,) = alone.comparisons
