@@ -19,16 +19,19 @@ import numpy as np
 
 from offpolicy.engine import Job, WorkerPool
 from offpolicy.estimators import ESTIMATORS
-from offpolicy.evaluation.auto import auto_estimate
+from offpolicy.evaluation.auto import auto_estimate, logging_estimate
+from offpolicy.evaluation.clusters import ClusteredDifference
+from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.policies import Policy
 from offpolicy.propensity import fit_logging_policy
 from offpolicy.rewards.pooled import PooledRewardModel
 from offpolicy.threads import set_threads
 from offpolicy.uncertainty import row_uncertainty
-from settings import SETTINGS, World
+from settings import SETTINGS, Rival, World
 
 LEVEL = 0.95
 PLAIN = (
@@ -45,34 +48,45 @@ PLAIN = (
     "uips_dr",
     "minvar",
 )
-LIMITS = {"coverage.worst_answerable": 0.9, "coverage.worst_width_ratio": 3.0, "coverage.answerable_share": 2 / 3}
+PAIRS = (("target", "logging"), ("rival", "logging"), ("target", "rival"))
+LIMITS = {
+    "coverage.worst_answerable": 0.93,
+    "coverage.worst_difference": 0.92,
+    "coverage.median_width_ratio": 1.6,
+    "coverage.worst_width_ratio": 2.5,
+    "coverage.answerable_share": 0.85,
+}
 
 
 @functools.cache
-def world_of(number: int, world_seed: int) -> tuple[World, float]:
-    """The world of a setting and the target's true value in it."""
+def world_of(number: int, world_seed: int) -> tuple[World, dict[str, float]]:
+    """The world of a setting and the true values of its policies."""
     world = World(SETTINGS[number], world_seed)
-    return world, world.truth()
+    return world, world.truths()
 
 
 def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     """All intervals of one log."""
     number, seed, world_seed = task
     set_threads(1)
-    world, truth = world_of(number, world_seed)
+    world, truths = world_of(number, world_seed)
     log = world.log(seed)
     hidden = log.without_propensities()
     beta = fit_logging_policy(hidden, "auto", seed=seed)
     scorer = beta.whole.scorer
     model = PooledRewardModel.fit(hidden, None if scorer is None else scorer.design)
     asked = [ESTIMATORS[name] for name in PLAIN]
-    rows = PolicyRows.of(
-        hidden, world, beta, uncertainty=row_uncertainty(beta), reward_model=model, estimators=asked, support=True
+    targets: dict[str, Policy] = {"target": world, "rival": Rival(world)}
+    every = PolicyRows.of_all(
+        hidden, targets, beta, uncertainty=row_uncertainty(beta), reward_model=model, estimators=asked, support=True
     )
-    estimate = auto_estimate(rows, LEVEL)
-    judged = preflight(rows, estimate)
+    rows, estimates = every["target"], {name: auto_estimate(one, LEVEL) for name, one in every.items()}
+    estimate = estimates["target"]
+    verdicts = {name: preflight(one, estimates[name]) for name, one in every.items()}
+    judged = verdicts["target"]
     true_beta = fit_logging_policy(log, "recorded")
-    true_rows = PolicyRows.of(log, world, true_beta, estimators=[ESTIMATORS["snips"]])
+    true = PolicyRows.of_all(log, targets, true_beta, estimators=[ESTIMATORS["snips"]])
+    true_rows = true["target"]
     lam = chosen_lambdas(rows)
     bare = rows.clustered(ESTIMATORS["ips"])
     found = {
@@ -85,7 +99,7 @@ def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     return {
         "setting": number,
         "seed": seed,
-        "truth": truth,
+        "truth": truths["target"],
         "answer": judged.verdict.answer,
         "failed": [check.name for check in judged.checks if not check.passed],
         "checks": {check.name: check.value for check in judged.checks},
@@ -94,6 +108,27 @@ def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
         "views": [[view.value, view.jackknife_error] for view in estimate.views],
         "parts": [estimate.interval.sampling, estimate.interval.propensity],
         "intervals": found,
+        "differences": [
+            _difference(pair, estimates | {"logging": logging_estimate(rows)}, true, truths, verdicts) for pair in PAIRS
+        ],
+    }
+
+
+def _difference(pair: tuple[str, str], estimates: Any, true: Any, truths: Any, verdicts: Any) -> dict[str, Any]:
+    """The interval of a difference, and the width of that of SNIPS with the true propensities."""
+    (one,) = compare({pair[0]: estimates[pair[0]]}, estimates[pair[1]], pair[1], LEVEL)
+    first, second = (
+        true["target"].on_policy() if name == "logging" else true[name].clustered(ESTIMATORS["snips"]) for name in pair
+    )
+    oracle = INTERVALS["normal"](ClusteredDifference(first, second), LEVEL, clip=False)
+    return {
+        "pair": " − ".join(pair),
+        "truth": truths[pair[0]] - truths[pair[1]],
+        "low": one.low,
+        "high": one.high,
+        "probability": one.probability_of_improvement,
+        "reference": oracle.high - oracle.low,
+        "answered": all(verdicts[name].verdict.answerable for name in pair if name in verdicts),
     }
 
 
@@ -146,9 +181,26 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "answered": len(answered) / len(mine),
                 "answerable": answerable,
                 "methods": rows,
+                "differences": [_covered_difference(mine, place) for place in range(len(PAIRS))],
             }
         )
     return table
+
+
+def _covered_difference(runs: list[dict[str, Any]], place: int) -> dict[str, Any]:
+    """Coverage and relative width of one pair's difference, over the runs that were answered for both."""
+    found = [run["differences"][place] for run in runs]
+    answered = [one for one in found if one["answered"]]
+    answerable = len(answered) >= len(found) / 2
+    judged = answered if answerable else found
+    width = float(np.median([one["high"] - one["low"] for one in judged]))
+    return {
+        "pair": found[0]["pair"],
+        "answered": len(answered) / len(found),
+        "answerable": answerable,
+        "coverage": float(np.mean([one["low"] <= one["truth"] <= one["high"] for one in judged])),
+        "width_ratio": _ratio(width, float(np.median([one["reference"] for one in found]))),
+    }
 
 
 def _ratio(width: float, reference: float) -> float | None:
@@ -169,9 +221,15 @@ def _width(run: dict[str, Any], name: str) -> float:
 def markdown(table: list[dict[str, Any]]) -> str:
     """Coverage (relative width) per setting and interval."""
     names = list(table[0]["methods"])
-    lines = ["| setting | runs | answered | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 3)]
+    pairs = [one["pair"] for one in table[0]["differences"]]
+    lines = ["| setting | runs | answered | " + " | ".join(names + pairs) + " |"]
+    lines.append("|" + "---|" * (len(names) + len(pairs) + 3))
     for row in table:
         cells = [f"{row['methods'][n]['coverage']:.2f} ({_shown(row['methods'][n]['width_ratio'])})" for n in names]
+        cells += [
+            f"{d['coverage']:.2f} ({_shown(d['width_ratio'])})" + ("" if d["answerable"] else " refused")
+            for d in row["differences"]
+        ]
         verdict = "" if row["answerable"] else " **refused**"
         lines.append(
             f"| {row['setting']}{verdict} | {row['runs']} | {row['answered']:.0%} | " + " | ".join(cells) + " |"
@@ -196,11 +254,13 @@ def main() -> None:
     settings = [int(s) for s in options.settings.split(",")]
     table = summarise(collect(options.out, settings, options.runs, options.workers, options.world))
     answerable = [row for row in table if row["answerable"]]
+    ratios = [row["methods"]["auto"]["width_ratio"] or 0.0 for row in answerable]
+    differences = [one["coverage"] for row in table for one in row["differences"] if one["answerable"]]
     figures = {
         "coverage.worst_answerable": min((row["methods"]["auto"]["coverage"] for row in answerable), default=0.0),
-        "coverage.worst_width_ratio": max(
-            (row["methods"]["auto"]["width_ratio"] or 0.0 for row in answerable), default=0.0
-        ),
+        "coverage.worst_difference": min(differences, default=0.0),
+        "coverage.median_width_ratio": float(np.median(ratios)) if ratios else 0.0,
+        "coverage.worst_width_ratio": max(ratios, default=0.0),
         "coverage.answerable_share": len(answerable) / len(table),
     }
     if options.json:

@@ -115,9 +115,35 @@ class World:
 
     def truth(self, draws: int = 200_000) -> float:
         """V(target) over the population of contexts, by a large fresh sample."""
+        return self.truths(draws)["target"]
+
+    def truths(self, draws: int = 200_000) -> dict[str, float]:
+        """The values of target, rival and logging policy over the population of contexts, by a large fresh sample."""
         random = torch_generator(0, "truth", self.setting.name)
-        total = 0.0
+        rival = Rival(self)
+        totals = {"target": 0.0, "rival": 0.0, "logging": 0.0}
         for _ in range(draws // 10_000):
-            q = self.rewards_of(self.contexts(10_000, random).double())
-            total += float(((5 * q).softmax(1) * q).sum())
-        return total / draws
+            x = self.contexts(10_000, random).double()
+            q = self.rewards_of(x)
+            probs = {"target": (5 * q).softmax(1), "rival": rival.of(x).exp(), "logging": self.logging(x).exp()}
+            for name, prob in probs.items():
+                totals[name] += float((prob * q).sum())
+        return {name: total / draws for name, total in totals.items()}
+
+
+class Rival:
+    """A second target: softmax(5q̃), where q̃ mixes the rewards with those of another world."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.other = world, World(world.setting, 100)
+        self.actions = world.actions
+
+    def of(self, x: Tensor) -> Tensor:
+        """log π(·|x)."""
+        return (5 * (0.6 * self.world.rewards_of(x) + 0.4 * self.other.rewards_of(x))).log_softmax(1)
+
+    def log_probs(self, contexts: FeatureTable) -> Tensor:
+        """log π of every context."""
+        column = contexts["x"]
+        assert isinstance(column, EmbeddingColumn)
+        return self.of(tensor(column.values).double())

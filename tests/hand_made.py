@@ -1,5 +1,6 @@
 """Small logs whose rows are written down, and what the docstrings promise of them in slow NumPy, row by row."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from offpolicy.evaluation import PolicyRows
 from offpolicy.log import LoggedData
 
 Array = npt.NDArray[np.float64]
+View = Callable[[Array], float]
+"""A number as a function of the rows kept."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,13 @@ class HandMade:
         return base + float((m * weight * (self.reward - q)).sum() / (m * weight).sum())
 
     def jackknife(self, weight: Array, rewards: bool) -> float:
+        """The error of one view."""
+        return self.left_out(lambda keep: self.value(weight, rewards, keep))
+
+    def left_out(self, view: View) -> float:
         """√((C − 1)/C·Σ (V₍₋c₎ − mean)²), leaving out one cluster at a time."""
         names = np.unique(self.cluster)
-        left = np.array([self.value(weight, rewards, (self.cluster != c).astype(np.float64)) for c in names])
+        left = np.array([view((self.cluster != c).astype(np.float64)) for c in names])
         return float(np.sqrt((len(names) - 1) / len(names) * ((left - left.mean()) ** 2).sum()))
 
     def shrunk(self, lam: float) -> Array:
@@ -111,8 +118,12 @@ class HandMade:
 
     def propensity_error(self, lam: float, rewards: bool) -> float:
         """√Σ_a (Σ_{n of a} ∂V/∂log β̂ · U)² of self-normalised shrunk weights."""
+        return float(np.sqrt((self.effects(lam, rewards) ** 2).sum()))
+
+    def effects(self, lam: float, rewards: bool) -> Array:
+        """Σ_{n of a} ∂V/∂log β̂ · U of every action."""
         if self.uncertainty is None:
-            return 0.0
+            return np.zeros(4)
         weight = self.events * self.shrunk(lam)
         q = self.imputed if rewards and self.imputed is not None else np.zeros(len(weight))
         outcome = self.reward - q
@@ -121,21 +132,18 @@ class HandMade:
         if np.isfinite(lam):
             elasticity = 1 - 2 / (1 + np.exp(-(2 * np.log(self.ratio) - np.log(lam))))
         change = weight * (outcome - centre) / weight.sum() * self.uncertainty * elasticity
-        return float(np.sqrt(sum(change[self.action == a].sum() ** 2 for a in np.unique(self.action))))
+        return np.array([change[self.action == a].sum() for a in range(4)])
 
     def expected(self, level: float = 0.95) -> "Expected":
         """The estimate, its half-width and every part of it."""
         lam = self.chosen_lambda()
-        kinds = [False] if self.baseline is None else [False, True]
+        kinds = self.kinds
         shrunk = [(self.shrunk(lam), kind) for kind in kinds]
         bare = [(self.ratio, kind) for kind in kinds]
         values = [self.value(*view) for view in (*shrunk, *bare)]
         small = max(self.jackknife(*view) for view in shrunk)
         large = max(self.jackknife(*view) for view in (*shrunk, *bare))
         z = float(norm.ppf(0.5 + level / 2))
-        m = self.events / self.events.sum()
-        mean = float((m * self.reward).sum())
-        deviation = float(np.sqrt((m * (self.reward - mean) ** 2).sum()))
         return Expected(
             value=values[len(kinds) - 1],
             lam=lam,
@@ -145,9 +153,70 @@ class HandMade:
             error=min(large, 2 * small),
             propensity_error=max(self.propensity_error(lam, kind) for kind in kinds),
             distance=max(values) - min(values),
-            misweighted=abs(1 - float((m * self.ratio).sum())) * deviation / 3,
+            misweighted=abs(1 - self.mean(self.ratio)) * self.deviation / 3,
             z=z,
         )
+
+    @property
+    def kinds(self) -> list[bool]:
+        """Without, and where there is one with a reward model."""
+        return [False] if self.baseline is None else [False, True]
+
+    def mean(self, values: Array, keep: Array | None = None) -> float:
+        """Over events."""
+        return float(np.average(values, weights=self.events if keep is None else self.events * keep))
+
+    @property
+    def deviation(self) -> float:
+        """Of the rewards."""
+        return float(np.sqrt(self.mean((self.reward - self.mean(self.reward)) ** 2)))
+
+    def views(self) -> tuple[list[View], list[View]]:
+        """The shrunk and the bare views of the value, as functions of the rows kept."""
+        lam = self.chosen_lambda()
+        shrunk, bare = ([self._view(weight, kind) for kind in self.kinds] for weight in (self.shrunk(lam), self.ratio))
+        return shrunk, bare
+
+    def _view(self, weight: Array, rewards: bool) -> View:
+        return lambda keep: self.value(weight, rewards, keep)
+
+    def _own_mean(self, keep: Array) -> float:
+        return self.mean(self.reward, keep)
+
+    def against(self, other: "HandMade | None", level: float = 0.95) -> "Expected":
+        """The same of the difference to another policy, or to logging: every view is paired."""
+        every = np.ones(len(self.ratio))
+        mine, ratio = self.views(), np.ones(len(self.ratio)) if other is None else other.ratio
+        means: list[View] = [self._own_mean] * len(self.kinds)
+        theirs = (means, means) if other is None else other.views()
+        shrunk, bare = (
+            [minus(f, g) for f, g in zip(one, two, strict=True)] for one, two in zip(mine, theirs, strict=True)
+        )
+        d = self.ratio - ratio
+        b = self.mean(self.reward * d**2) / self.mean(d**2)
+        bare.append(lambda keep: self.mean(d * (self.reward - b), keep))
+        effects = []
+        for kind in self.kinds:
+            effect = self.effects(self.chosen_lambda(), kind)
+            effects.append(effect - (0 if other is None else other.effects(other.chosen_lambda(), kind)))
+        values = [view(every) for view in (*shrunk, *bare)]
+        small, large = max(map(self.left_out, shrunk)), max(map(self.left_out, (*shrunk, *bare)))
+        return Expected(
+            value=values[len(self.kinds) - 1],
+            lam=self.chosen_lambda(),
+            values=values,
+            shrunk_error=small,
+            largest_error=large,
+            error=min(large, 2 * small),
+            propensity_error=max(float(np.sqrt((effect**2).sum())) for effect in effects),
+            distance=max(values) - min(values),
+            misweighted=abs(self.mean(self.ratio) - self.mean(ratio)) * self.deviation / 3,
+            z=float(norm.ppf(0.5 + level / 2)),
+        )
+
+
+def minus(first: View, second: View) -> View:
+    return lambda keep: first(keep) - second(keep)
 
 
 @dataclass(frozen=True)

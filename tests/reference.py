@@ -4,7 +4,7 @@ Nothing here imports the library, works in log space or shares code with it.
 """
 
 from collections.abc import Callable
-from math import cosh, exp, inf, sqrt
+from math import cosh, exp, inf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,19 @@ World = dict[str, Any]
 def ratio(world: World, n: int) -> float:
     a = world["action"][n]
     return float(world["pi"][n, a] / world["beta"][n, a])
+
+
+def taken(world: World, policy: str, n: int) -> float:
+    return float(world[policy][n, world["action"][n]])
+
+
+def group_mass(world: World, policy: str, n: int) -> float:
+    own = world["groups"][world["action"][n]]
+    return float(sum(p for p, group in zip(world[policy][n], world["groups"], strict=True) if group == own))
+
+
+def gain(world: World, n: int) -> float:
+    return ratio(world, n) * float(world["reward"][n])
 
 
 def uips_phi(rho: float, s: float, lam: float, eta1: float, eta2: float) -> float:
@@ -137,6 +150,15 @@ WEIGHTS: dict[str, Callable[..., float]] = {
     "ips_un": ips_un,
     "clipped_official": clipped_official,
     "uips_official": uips_official,
+    "log_smoothing": lambda w, n, smoothing: log(1 + smoothing * gain(w, n)) / (smoothing * w["reward"][n]),
+    "implicit_exploration": lambda w, n, floor: float(taken(w, "pi", n) / (taken(w, "beta", n) + floor)),
+    "exponential_smoothing": lambda w, n, alpha: float(taken(w, "pi", n) / taken(w, "beta", n) ** alpha),
+    "power_mean": lambda w, n, mixing: ratio(w, n) / (1 - mixing + mixing * ratio(w, n)),
+    "log_sum_exp": lambda w, n, temperature: (1 - exp(-temperature * gain(w, n))) / (temperature * w["reward"][n]),
+    "beta_ips": ratio,
+    "mips": lambda w, n: group_mass(w, "pi", n) / group_mass(w, "beta", n),
+    "offcem": lambda w, n: group_mass(w, "pi", n) / group_mass(w, "beta", n),
+    "balanced": lambda w, n: float(w["odds"][n]),
 }
 """Every row of the registry but `ips_un_simplex`, whose twin is a general-purpose solver in its own test."""
 
@@ -153,6 +175,26 @@ def value(weight: Array, normaliser: Array, reward: Array, imputed: Array, basel
     for w, r, q in zip(weight, reward, imputed, strict=True):
         total += w * (r - q)
     return float(np.mean(baseline) + total / sum(normaliser))
+
+
+def log_sum_exp(world: World, temperature: float) -> float:
+    """−log(mean e^{−λρr})/λ."""
+    rows = range(len(world["action"]))
+    return -log(sum(exp(-temperature * gain(world, n)) for n in rows) / len(rows)) / temperature
+
+
+def log_smoothing(world: World, smoothing: float) -> float:
+    """mean log(1 + λρr)/λ."""
+    rows = range(len(world["action"]))
+    return sum(log(1 + smoothing * gain(world, n)) / smoothing for n in rows) / len(rows)
+
+
+def beta_ips(world: World) -> float:
+    """b + mean ρ(r − b), b = mean r(ρ² − ρ)/mean(ρ² − ρ)."""
+    rho = np.array([ratio(world, n) for n in range(len(world["action"]))])
+    reward = np.array(world["reward"])
+    constant = np.mean(reward * (rho**2 - rho)) / np.mean(rho**2 - rho)
+    return float(constant + np.mean(rho * (reward - constant)))
 
 
 def worst_case(phi: Array, rho: float, lam: float, low: float, high: float, points: int = 401) -> Array:

@@ -40,7 +40,10 @@ def small_log(seed: int, rows: int = 12, top_p: float = 2.0) -> SmallLog:
     )
     target, logging = world.policies()
     uncertainty = torch.from_numpy(random.uniform(0, 1, size=rows))
-    inputs = weight_inputs(INPUTS, log, target, logging, uncertainty=uncertainty, top_p=top_p)
+    groups = torch.tensor([0, 1, 0, 2])
+    inputs = weight_inputs(INPUTS, log, target, logging, uncertainty=uncertainty, top_p=top_p, groups=groups)
+    # What a classifier would say: any odds will do here.
+    inputs["log_balanced_ratio"] = inputs["log_ratio"] + torch.from_numpy(random.normal(size=rows))
     arrays: dict[str, Any] = {
         "pi": world.target.numpy()[contexts],
         "beta": world.logging.numpy()[contexts],
@@ -49,6 +52,8 @@ def small_log(seed: int, rows: int = 12, top_p: float = 2.0) -> SmallLog:
         "uncertainty": uncertainty.numpy(),
         "context": contexts,
         "recorded": log.logging_prob,
+        "groups": groups.numpy(),
+        "odds": inputs["log_balanced_ratio"].exp().numpy(),
     }
     inputs["sample_size"] = torch.tensor(float(rows))
     return SmallLog(log, inputs, arrays)

@@ -41,11 +41,20 @@ ASKED_FOR = [
     "prune",
     "uips_tight",
     "snuips",
+    "log_smoothing",
+    "implicit_exploration",
+    "exponential_smoothing",
+    "power_mean",
+    "log_sum_exp",
+    "beta_ips",
+    "mips",
+    "offcem",
+    "balanced",
 ]
 
 
 @pytest.mark.parametrize("name", ASKED_FOR)
-def test_every_method_of_the_paper_has_a_row(name: str) -> None:
+def test_every_method_asked_for_has_a_row(name: str) -> None:
     assert ESTIMATORS[name].name == name
 
 
@@ -120,6 +129,8 @@ def extreme_inputs(dtype: torch.dtype) -> dict[str, Tensor]:
         "logging_rank": torch.arange(rows),
         "log_target_top": -ratio.abs(),
         "log_logging_top": -ratio.abs(),
+        "log_group_ratio": ratio,
+        "log_balanced_ratio": ratio,
     }
 
 

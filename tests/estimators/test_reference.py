@@ -52,6 +52,10 @@ OFF_DEFAULT: dict[str, Any] = {
     "denominator_guard": 0.4,
     "second_term": False,
     "eta1_on_variance": False,
+    "smoothing": 0.8,
+    "floor": 0.2,
+    "mixing": 0.4,
+    "temperature": 0.7,
 }
 """For each hyper-parameter a value that is not its default and bites in a tiny world."""
 

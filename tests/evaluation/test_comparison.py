@@ -1,134 +1,178 @@
 """Paired comparisons by hand: p-values, probabilities, bounds, Holm, `best`, references, and the user's scale."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import norm
 
 from hand_made import HandMade
 from offpolicy.evaluation import Evaluator, Options, auto_estimate, compare, evaluate
-from offpolicy.evaluation.auto import AutoEstimate
-from offpolicy.evaluation.clusters import ClusteredTerms
+from offpolicy.evaluation.auto import logging_estimate
 from offpolicy.evaluation.comparison import best_by_lower_bound, holm
 from offpolicy.evaluation.scale import Scale
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import UniformPolicy
-from offpolicy.results import LOGGING, Comparison, Evaluation, Results, Sensitivity, TwoPartInterval
+from offpolicy.results import LOGGING, Comparison, Evaluation, Results, Sensitivity
 from offpolicy.workflows import Finished
 
 Array = npt.NDArray[np.float64]
-CLUSTERS = 12
-Z95, Z80 = float(norm.ppf(0.975)), float(norm.ppf(0.9))
 
 
-def terms(seed: int, mean: float) -> ClusteredTerms:
-    """Σw·r and Σw of every cluster; the value is about the mean."""
-    random = np.random.default_rng(seed)
-    weight = random.uniform(0.5, 1.5, CLUSTERS)
-    gain = weight * np.clip(mean + 0.2 * random.normal(size=CLUSTERS), 0, 1)
-    ones = np.ones(CLUSTERS)
-    return ClusteredTerms(np.stack([gain, weight, 0 * ones, weight, ones], 1), np.arange(CLUSTERS))
+def two(seed: int, **known: bool) -> tuple[HandMade, HandMade]:
+    """Two policies on the rows of one log."""
+    first, second = HandMade.draw(seed, **known), HandMade.draw(seed + 50, **known)
+    shared = {name: getattr(first, name) for name in ("reward", "action", "cluster", "uncertainty", "row_weight")}
+    return first, replace(second, imputed=first.imputed, **shared)
 
 
-def estimate(statistic: ClusteredTerms, propensity: float, low: float = 0.0) -> AutoEstimate:
-    """An estimate with that statistic and that part from β̂; the other view is something else."""
-    interval = TwoPartInterval(low=low, high=1.0, sampling=0.03, propensity=propensity)
-    return AutoEstimate(statistic.value, interval, 1.0, (statistic, terms(99, 0.9)), 0.0)
+PAIRS = {
+    "weights": two(1),
+    "uncertainty": two(2, uncertainty=True),
+    "reward model": two(4, uncertainty=True, rewards=True),
+    "events": two(7, uncertainty=True, rewards=True, row_weight=True),
+    "another": two(11, uncertainty=True, rewards=True),
+}
 
 
-def paired_error(one: ClusteredTerms, other: ClusteredTerms) -> float:
-    """√((C − 1)/C·Σ (D₍₋c₎ − mean)²) of the difference, leaving out one cluster at a time."""
-    left = []
-    for c in range(CLUSTERS):
-        kept = np.arange(CLUSTERS) != c
-        left.append(
-            one.columns[kept, 0].sum() / one.columns[kept, 1].sum()
-            - other.columns[kept, 0].sum() / other.columns[kept, 1].sum()
-        )
-    return float(np.sqrt((CLUSTERS - 1) / CLUSTERS * np.square(np.array(left) - np.mean(left)).sum()))
+def compared(first: HandMade, second: HandMade | None, level: float = 0.95) -> Comparison:
+    other = logging_estimate(first.rows) if second is None else auto_estimate(second.rows, level)
+    (found,) = compare({"new": auto_estimate(first.rows, level)}, other, "old", level)
+    return found
 
 
-ONE, TWO, BASE = terms(1, 0.55), terms(2, 0.45), terms(3, 0.5)
-
-
-@pytest.mark.parametrize(("level", "z"), [(0.95, Z95), (0.8, Z80)])
-@pytest.mark.parametrize("candidate", [ONE, TWO])
-def test_p_probability_and_bounds_hold_both_parts_of_the_error(
-    candidate: ClusteredTerms, level: float, z: float
-) -> None:
-    (found,) = compare({"new": estimate(candidate, 0.12)}, BASE, "old", level)
-    sampling = paired_error(candidate, BASE)
-    error = np.sqrt(sampling**2 + (0.12 / z) ** 2)
-    difference = candidate.value - BASE.value
+@pytest.mark.parametrize("level", [0.95, 0.8])
+@pytest.mark.parametrize("to_logging", [True, False])
+@pytest.mark.parametrize("name", PAIRS)
+def test_interval_p_value_and_probability_are_those_of_paired_views(name: str, to_logging: bool, level: float) -> None:
+    first, second = PAIRS[name]
+    other = None if to_logging else second
+    found, expected = compared(first, other, level), first.against(other, level)
     assert (found.candidate, found.reference) == ("new", "old")
-    assert found.difference == pytest.approx(difference, abs=1e-12)
-    assert found.p_value == pytest.approx(2 * (1 - norm.cdf(abs(difference) / error)), rel=1e-9)
-    assert found.probability_of_improvement == pytest.approx(norm.cdf(difference / error), rel=1e-9)
-    assert found.low == pytest.approx(difference - z * error, abs=1e-9)
-    assert found.high == pytest.approx(difference + z * error, abs=1e-9)
+    difference = expected.value
+    assert found.difference == pytest.approx(difference, abs=1e-9)
+    assert found.low == pytest.approx(max(difference - expected.half, -1), abs=1e-9)
+    assert found.high == pytest.approx(min(difference + expected.half, 1), abs=1e-9)
+    beyond = max(abs(difference) - expected.distance / 2 - expected.misweighted, 0)
+    error = np.hypot(expected.error, expected.propensity_error)
+    assert found.p_value == pytest.approx(2 * norm.sf(beyond / error), rel=1e-6)
+    assert found.probability_of_improvement == pytest.approx(
+        norm.cdf(np.sign(difference) * beyond / error), rel=1e-6, abs=1e-9
+    )
     assert found.adjusted_p_value == found.p_value
-    alone = norm.cdf(difference / sampling)
-    assert abs((found.probability_of_improvement or 0.0) - float(alone)) > 0.01, "the case shows the part from β̂"
+    assert not found.refused
 
 
-def test_a_policy_as_reference_adds_its_own_propensity_error() -> None:
-    (found,) = compare({"new": estimate(ONE, 0.12)}, estimate(TWO, 0.2), "old")
-    error = np.sqrt(paired_error(ONE, TWO) ** 2 + (0.12 / Z95) ** 2 + (0.2 / Z95) ** 2)
-    difference = ONE.value - TWO.value
-    assert found.difference == pytest.approx(difference, abs=1e-12)
-    assert found.p_value == pytest.approx(2 * norm.sf(abs(difference) / error), rel=1e-9)
-    assert found.probability_of_improvement == pytest.approx(norm.cdf(difference / error), rel=1e-9)
-    assert found.low == pytest.approx(difference - Z95 * error, abs=1e-9)
-    assert found.high == pytest.approx(difference + Z95 * error, abs=1e-9)
+def test_the_cases_hold_every_part() -> None:
+    """Without this, a part could be zero in every case above, and its loss go unnoticed."""
+    for name, (first, second) in PAIRS.items():
+        for other in (None, second):
+            one = first.against(other)
+            assert one.distance > 0.01, name
+            assert one.misweighted > 0.001, name
+            assert (one.propensity_error > 0.001) == (first.uncertainty is not None), name
+    capped = [one.against(other).largest_error > 2 * one.against(other).shrunk_error for one, other in PAIRS.values()]
+    assert any(capped)
+    assert not all(capped)
+    # Errors of β̂ that both policies share cancel: far below those of either value.
+    first, _ = PAIRS["reward model"]
+    close_to_it = replace(first, ratio=first.ratio * 1.02)
+    lam = first.chosen_lambda()
+    assert first.against(close_to_it).propensity_error < 0.1 * first.propensity_error(lam, True)
 
 
-def test_differences_stay_within_what_rewards_allow() -> None:
-    (found,) = compare({"new": estimate(ONE, 5.0)}, BASE, "old")
-    assert (found.low, found.high) == (-1.0, 1.0)
-    error = np.hypot(paired_error(ONE, BASE), 5 / Z95)
-    assert found.p_value == pytest.approx(2 * norm.sf(abs(found.difference) / error))
+@given(st.integers(0, 500), st.floats(0.01, 0.99), st.booleans())
+def test_p_values_agree_with_the_interval_of_their_level(seed: int, level: float, to_logging: bool) -> None:
+    first, second = two(seed, uncertainty=True)
+    found = compared(first, None if to_logging else second, level)
+    leaves_out = found.low > 0 or found.high < 0
+    p, probability = found.p_value, found.probability_of_improvement
+    assert p is not None
+    assert probability is not None
+    if abs(p - (1 - level)) > 1e-9:
+        assert leaves_out == (p < 1 - level)
+        assert (found.low > 0) == (probability > (1 + level) / 2)
+        assert (found.high < 0) == (probability < (1 - level) / 2)
+    assert probability == pytest.approx(1 - p / 2 if found.difference > 0 else p / 2, abs=1e-12)
+
+
+@given(st.integers(0, 500))
+def test_swapping_the_policies_changes_the_sign_and_nothing_else(seed: int) -> None:
+    first, second = two(seed, uncertainty=True, rewards=True)
+    one, other = compared(first, second), compared(second, first)
+    assert (one.difference, one.low, one.high) == pytest.approx((-other.difference, -other.high, -other.low), abs=1e-9)
+    assert one.p_value == pytest.approx(other.p_value, abs=1e-12)
+    chances = [c.probability_of_improvement or 0.0 for c in (one, other)]
+    assert sum(chances) == pytest.approx(1.0, abs=1e-9)
 
 
 def test_a_policy_compared_with_itself_is_equal_for_certain() -> None:
-    (found,) = compare({"new": estimate(BASE, 0.0)}, BASE, "old")
+    first, _ = PAIRS["reward model"]
+    found = compared(first, first)
     assert (found.difference, found.low, found.high) == (0.0, 0.0, 0.0)
     assert (found.p_value, found.probability_of_improvement) == (1.0, 0.5)
 
 
-@pytest.mark.parametrize("shift", [0.1, -0.1])
-def test_without_any_error_the_sign_decides(shift: float) -> None:
-    def moved(by: float) -> AutoEstimate:
-        found = estimate(BASE, 0.0)
-        return AutoEstimate(BASE.value + by, found.interval, 1.0, found.views, 0.0)
+def test_a_policy_without_a_reward_model_is_compared_by_what_it_has() -> None:
+    first, second = PAIRS["reward model"]
+    bare = replace(second, imputed=None, baseline=None)
+    found = compared(first, bare)
+    assert found.difference == pytest.approx(auto_estimate(first.rows).value - auto_estimate(bare.rows).value)
+    assert found.low < found.difference < found.high
 
-    (found,) = compare({"new": moved(shift)}, BASE, "old")
-    assert (found.p_value, found.probability_of_improvement) == (0.0, float(shift > 0))
-    assert (found.low, found.high) == pytest.approx((shift, shift))
+
+def test_differences_stay_within_what_rewards_allow() -> None:
+    first, second = (replace(one, ratio=one.ratio**3) for one in PAIRS["weights"])
+    found = compared(first, second)
+    assert first.against(second).half > 1
+    assert -1.0 <= found.low < found.high <= 1.0
+    assert found.low == -1.0 or found.high == 1.0
 
 
 def test_an_unknown_error_claims_nothing() -> None:
-    one_cluster = ClusteredTerms(BASE.columns[:1], np.array([0]))
-    other = ClusteredTerms(ONE.columns[:1], np.array([0]))
-    (found,) = compare({"new": estimate(other, 0.1)}, one_cluster, "old")
-    assert found.difference == pytest.approx(other.value - one_cluster.value)
+    alone = replace(PAIRS["weights"][0], cluster=np.zeros(24, dtype=np.int64))
+    found = compared(alone, None)
     assert (found.low, found.high, found.p_value, found.probability_of_improvement) == (-1.0, 1.0, 1.0, 0.5)
 
 
-def test_holm_counts_every_candidate_of_a_reference() -> None:
-    candidates = {str(seed): estimate(terms(seed, 0.3 + 0.1 * seed), 0.05) for seed in range(4)}
-    found = compare(candidates, BASE, "old")
-    assert [one.candidate for one in found] == list(candidates)
-    errors = [np.hypot(paired_error(one.statistic, BASE), 0.05 / Z95) for one in candidates.values()]
-    p = [2 * norm.sf(abs(one.difference) / error) for one, error in zip(found, errors, strict=True)]
+def test_a_refused_comparison_keeps_its_interval_and_claims_no_probability() -> None:
+    estimates = {name: auto_estimate(first.rows) for name, (first, _) in PAIRS.items() if name == "weights"}
+    estimates["other"] = auto_estimate(PAIRS["weights"][1].rows)
+    own = logging_estimate(PAIRS["weights"][0].rows)
+    plain = compare(estimates, own, "old")
+    for refused, names in (({"other"}, {"other"}), ({"old"}, {"weights", "other"})):
+        for one, before in zip(compare(estimates, own, "old", refused=refused), plain, strict=True):
+            assert one.refused == (one.candidate in names)
+            assert (one.low, one.high) == (before.low, before.high)
+            claims = (one.probability_of_improvement, one.p_value, one.adjusted_p_value)
+            assert (claims == (None, None, None)) == one.refused
+            if not one.refused:  # a refused candidate was compared all the same: Holm counts it
+                assert one.adjusted_p_value == pytest.approx(min(1.0, 2 * (before.p_value or 0)))
+
+
+def test_holm_and_joint_intervals_count_every_candidate_of_a_reference() -> None:
+    base = HandMade.draw(1, uncertainty=True)
+    cases = {str(seed): replace(base, ratio=HandMade.draw(seed + 20, spread=0.5).ratio) for seed in range(4)}
+    estimates = {name: auto_estimate(case.rows) for name, case in cases.items()}
+    found = compare(estimates, logging_estimate(base.rows), "old")
+    assert [one.candidate for one in found] == list(cases)
+    p = [one.p_value or 0.0 for one in found]
     expected = np.zeros(4)
-    for place, rank in zip(np.argsort(p), range(4), strict=True):
-        smaller = [min(1.0, (4 - r) * sorted(p)[r]) for r in range(rank + 1)]
-        expected[place] = max(smaller)
+    for place, rank in zip(np.argsort(p, kind="stable"), range(4), strict=True):
+        expected[place] = max(min(1.0, (4 - r) * sorted(p)[r]) for r in range(rank + 1))
     assert [one.adjusted_p_value for one in found] == pytest.approx(expected.tolist(), rel=1e-9)
-    assert any((one.adjusted_p_value or 0) > (one.p_value or 0) + 1e-6 for one in found)
+    for one, case in zip(found, cases.values(), strict=True):
+        joint = case.against(None, 1 - 0.05 / 4)
+        assert one.joint_low == pytest.approx(max(one.difference - joint.half, -1), abs=1e-9)
+        assert one.joint_high == pytest.approx(min(one.difference + joint.half, 1), abs=1e-9)
+        assert (one.joint_low or 0.0) < one.low
+    alone = compared(cases["2"], None)
+    assert (alone.joint_low, alone.joint_high) == (alone.low, alone.high)
 
 
 def test_an_adjusted_p_value_is_never_below_that_of_a_smaller_p() -> None:
@@ -137,11 +181,20 @@ def test_an_adjusted_p_value_is_never_below_that_of_a_smaller_p() -> None:
     assert holm([0.5, 0.6, 0.01]) == pytest.approx([1.0, 1.0, 0.03])
 
 
-def test_the_best_has_the_highest_lower_bound_not_the_highest_value() -> None:
-    wide, narrow = estimate(terms(1, 0.9), 0.1, low=0.2), estimate(terms(2, 0.5), 0.1, low=0.4)
-    assert wide.value > narrow.value
-    assert best_by_lower_bound({"wide": wide, "narrow": narrow}) == "narrow"
-    assert best_by_lower_bound({"narrow": narrow, "wide": wide}) == "narrow"
+def test_the_best_has_the_highest_lower_bound_where_all_hold_at_once() -> None:
+    cases = {str(seed): HandMade.draw(seed, rows=60, clusters=30, spread=0.3 + 0.2 * seed) for seed in range(4)}
+    estimates = {name: auto_estimate(case.rows) for name, case in cases.items()}
+    bounds = {}
+    for name, case in cases.items():
+        joint = case.expected(1 - 0.05 / 4)
+        bounds[name] = max(joint.value - joint.half, 0.0)
+    best, bound = best_by_lower_bound(estimates)
+    assert bounds[best] == pytest.approx(max(bounds.values()), rel=1e-9)
+    assert bound == pytest.approx(bounds[best], rel=1e-9)
+    assert bound < estimates[best].interval.low, "the highest of four bounds is lower than one bound alone"
+    one = {best: estimates[best]}
+    assert best_by_lower_bound(one)[1] == pytest.approx(estimates[best].interval.low)
+    assert best != max(estimates, key=lambda name: estimates[name].value)
 
 
 ROWS = 120
@@ -201,6 +254,9 @@ def test_references_are_never_best_nor_counted_by_holm_nor_refused() -> None:
     assert all(found[name].preflight.verdict.answer == "answerable" for name in policies)
     assert not Finished(Results(kind="evaluate", evaluation=found)).refused
     refused = judged(a_log(), {"few": FEW, "even": policies["even"]})
+    for one in (*refused.comparisons, *found.comparisons):
+        assert one.refused == ("few" in (one.candidate, one.reference))
+        assert (one.to_json()["probability_of_improvement"] is None) == one.refused
     assert Finished(Results(kind="evaluate", evaluation=refused)).refused
 
 
@@ -280,30 +336,11 @@ def test_level_reaches_intervals_and_comparisons() -> None:
     assert narrow.logging.interval is not None
     assert narrow.logging.interval.level == 0.5
     assert narrow["new"].estimates[0].intervals["normal"].level == 0.5
-    half = (narrow["new"].interval.high - narrow["new"].interval.low) / 2
-    effect = half * (1 + norm.ppf(0.8) / norm.ppf(0.75))
-    assert narrow["new"].detectable_effect == pytest.approx(effect, rel=1e-9)
+    halves = [(one.comparisons[0].high - one.comparisons[0].low) / 2 for one in (wide, narrow)]
+    error = (halves[0] - halves[1]) / (norm.ppf(0.975) - norm.ppf(0.75))
+    assert narrow["new"].detectable_effect == pytest.approx(halves[1] + norm.ppf(0.8) * error, rel=1e-9)
     one, other = wide.comparisons[0], narrow.comparisons[0]
     assert other.high - other.low < 0.8 * (one.high - one.low)
-
-
-def test_pairs_of_auto_estimates_agree_with_slow_numpy() -> None:
-    """From rows to comparison: jackknife of the paired difference of shrunk estimates, both with a reward model."""
-    case = HandMade.draw(4, uncertainty=True, rewards=True)
-    other = HandMade.draw(4, uncertainty=True, rewards=True)
-    swapped = HandMade(**{**other.__dict__, "ratio": other.ratio[::-1].copy()})
-    (found,) = compare({"new": auto_estimate(case.rows)}, auto_estimate(swapped.rows), "old")
-    one, two = case.expected(), swapped.expected()
-    left = []
-    for c in np.unique(case.cluster):
-        keep = (case.cluster != c).astype(np.float64)
-        values = [each.value(each.shrunk(e.lam), True, keep) for each, e in ((case, one), (swapped, two))]
-        left.append(values[0] - values[1])
-    spread = np.sqrt(8 / 9 * np.square(np.array(left) - np.mean(left)).sum())
-    parts = [(e.half - e.sampling) / Z95 for e in (one, two)]
-    error = float(np.sqrt(spread**2 + parts[0] ** 2 + parts[1] ** 2))
-    assert found.difference == pytest.approx(one.value - two.value, rel=1e-9)
-    assert found.p_value == pytest.approx(2 * norm.sf(abs(one.value - two.value) / error), rel=1e-8)
 
 
 def test_one_policy_is_called_policy_and_is_the_best() -> None:

@@ -199,10 +199,10 @@ def test_only_what_is_asked_for_is_kept() -> None:
     assert set(found) == {"log_ratio", "reward"}
 
 
-def test_an_action_below_one_in_ten_thousand_has_no_support() -> None:
+def test_an_action_with_less_than_a_two_hundredth_of_uniform_probability_has_no_support() -> None:
     """π's mass on it counts as unsupported; just above the limit it does not."""
     beta = np.full((CONTEXTS, ACTIONS), 0.2)
-    beta[:, 0] = np.where(np.arange(CONTEXTS) < 15, 0.9e-4, 1.1e-4)
+    beta[:, 0] = np.where(np.arange(CONTEXTS) < 15, 0.99, 1.01) * 0.005 / ACTIONS
     beta[:, 1] = 0.4 - beta[:, 0]
     found = policy_inputs(("log_ratio",), a_log(), {"first": Counted(FIRST)}, Rows(beta), support=True)["first"]
     assert found.unsupported is not None

@@ -17,12 +17,16 @@ def random_terms(seed: int, rows: int = 40) -> Terms:
     return Terms(*torch.rand(5, rows, generator=random, dtype=torch.float64).unbind(0))
 
 
+def columns(terms: Terms) -> list[torch.Tensor]:
+    return [terms.weight, terms.normaliser, terms.reward, terms.imputed, terms.baseline]
+
+
 def part(terms: Terms, rows: slice | torch.Tensor) -> Terms:
-    return Terms(*(field[rows] for field in vars(terms).values()))
+    return Terms(*(column[rows] for column in columns(terms)))
 
 
 def slow_value(terms: Terms) -> float:
-    weight, normaliser, reward, imputed, baseline = (field.tolist() for field in vars(terms).values())
+    weight, normaliser, reward, imputed, baseline = (column.tolist() for column in columns(terms))
     correction = sum(w * (r - q) for w, r, q in zip(weight, reward, imputed, strict=True))
     return float(sum(baseline) / len(baseline) + correction / sum(normaliser))
 

@@ -17,7 +17,8 @@ from offpolicy.learning.objectives import Moments
 from offpolicy.learning.rows import merged_rows
 from offpolicy.models.epochs import ContextBatches
 
-EVERY = [*METHODS, *(name for name in ESTIMATORS if find_method(name).name == name and name not in METHODS)]
+TEACHING = [name for name, row in ESTIMATORS.items() if not row.evaluation_only]
+EVERY = [*METHODS, *(name for name in TEACHING if find_method(name).name == name and name not in METHODS)]
 SPECIAL = ("ce", "poem", "adaptive")
 SMALLER: dict[str, dict[str, Any]] = {"poxm": {"top_p": 3}, "clipped": {"cap": 1.0}, "bips_cap": {"cap": 1.0}}
 

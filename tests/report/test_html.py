@@ -314,3 +314,25 @@ def test_notes_of_the_run_are_shown_and_an_evaluation_has_no_learning_curves() -
     assert "reward: click (by its name)" in page
     assert "<b>bold</b>" not in page
     assert 'id="learning"' not in render_report(plain | {"kind": "evaluate", "learning": {}})
+
+
+def test_a_refused_comparison_shows_no_chance_and_a_choice_among_several_is_said() -> None:
+    found = results()
+    evaluation = found["evaluation"]
+    evaluation["best_bound"] = 0.3579
+    page = render_report(found)
+    assert "chance that" in page
+    assert "It was chosen among 3 for the highest lower confidence bound, which is 0.358 once choosing" in page
+    for one in evaluation["comparisons"]:
+        one |= {"refused": True, "probability_of_improvement": None, "p_value": None, "adjusted_p_value": None}
+    page = render_report(found)
+    assert "chance that" not in page
+    assert "&gt; 99 %" not in page
+
+
+def test_the_title_speaks_of_the_best_by_the_interval_that_holds_for_all_candidates() -> None:
+    found = results()
+    assert "does better than the logging policy" in render_report(found)
+    for one in found["evaluation"]["comparisons"]:
+        one |= {"joint_low": one["low"] - 0.2, "joint_high": one["high"] + 0.2}
+    assert "No clear difference between" in render_report(found)

@@ -7,6 +7,8 @@ from offpolicy.estimators import (  # isort: skip
     variance as variance,
     uncertainty_aware as uncertainty_aware,
     robust as robust,
+    smooth as smooth,
+    grouped as grouped,
     official as official,
 )
 from offpolicy.estimators.logspace import LOG_LIMIT, SPREAD_LIMIT, bounded_exp, log_floor, spread

@@ -3,8 +3,9 @@
 from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.clusters import clustered
 from offpolicy.evaluation.comparison import compare
-from offpolicy.evaluation.evaluate import Evaluator, Options, evaluate
-from offpolicy.evaluation.hyper import GAMMA, log_driven, plug_in_lambda
+from offpolicy.evaluation.evaluate import Evaluator, evaluate
+from offpolicy.evaluation.groups import action_groups, learned_groups
+from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_in_lambda
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
     CONTEXT_SUMS,
@@ -13,6 +14,7 @@ from offpolicy.evaluation.inputs import (
     weight_inputs,
 )
 from offpolicy.evaluation.intervals import LEVEL
+from offpolicy.evaluation.options import Options
 from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
@@ -32,12 +34,15 @@ __all__ = [
     "Ranking",
     "RankingSums",
     "Terms",
+    "action_groups",
     "audit",
     "auto_estimate",
+    "chosen_lambdas",
     "clustered",
     "compare",
     "compare_propensity_models",
     "evaluate",
+    "learned_groups",
     "log_count_prob",
     "log_driven",
     "plug_in_lambda",

@@ -2,31 +2,22 @@
 
 Neither weights alone nor a reward model is right everywhere when propensities are estimated, nor is shrinking the
 weights or leaving them alone. So the value is looked at in four ways: self-normalised weights, shrunk or not, with or
-without a reward model. The shrunk weights with a reward model (where there is one) give the estimate, and the interval
-around it has two parts:
-
-- *sampling*: the largest clustered standard error of the views, times the normal quantile (that of the bare weights
-  counts up to twice that of the shrunk ones: what shrinking gains in variance it may lose in bias);
-- *propensity*: half the range of all four views (what is left when weights and rewards are modelled differently); the
-  first-order effect of log β̂'s standard deviation U, errors common to an action's rows, added in quadrature; and where
-  the weights do not average to 1, the share that is missing or too much, times a third of the rewards' standard
-  deviation, because that share of the policy's choices is weighed wrongly.
-
-The cap of two standard errors and the third of a standard deviation were set on the simulated settings of
-benchmarks/coverage.py; they are rules of thumb, not theorems.
+without a reward model. The shrunk weights with a reward model (where there is one) give the estimate, and `views` says
+how wide the interval around it is.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
-from scipy.stats import norm
+from torch import Tensor
 
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.clusters import ClusteredTerms
 from offpolicy.evaluation.hyper import least_error_lambda
-from offpolicy.evaluation.intervals import linearised_propensity_error
+from offpolicy.evaluation.intervals import propensity_effects
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.views import Width, width_of
 from offpolicy.policies import tensor
 from offpolicy.results import TwoPartInterval
 
@@ -40,14 +31,30 @@ class AutoEstimate:
     value: float
     interval: TwoPartInterval
     lam: float
-    views: tuple[ClusteredTerms, ...]
-    disagreement: float
-    """Range of the views in standard errors; far above 3 they contradict each other."""
+    shrunk: tuple[ClusteredTerms, ...]
+    """The views with shrunk weights, the reported one last."""
+    bare: tuple[ClusteredTerms, ...]
+    """The same with bare weights."""
+    width: Width
+    effects: tuple[Tensor, ...] = field(default=(), repr=False)
+    """Of one standard deviation of log β̂, by action, on each shrunk view; none where U is unknown."""
+    rows: PolicyRows | None = field(default=None, repr=False)
+    """None for the logging policy, whose ratio is 1 in every row."""
+
+    @property
+    def views(self) -> tuple[ClusteredTerms, ...]:
+        """All views of the value."""
+        return (*self.shrunk, *self.bare)
 
     @property
     def statistic(self) -> ClusteredTerms:
-        """The view whose value is reported, for paired comparisons."""
-        return self.views[len(self.views) // 2 - 1]
+        """The view whose value is reported."""
+        return self.shrunk[-1]
+
+    @property
+    def disagreement(self) -> float:
+        """Range of the views in standard errors; far above 3 they contradict each other."""
+        return self.width.disagreement
 
 
 def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
@@ -58,28 +65,27 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     if rows.has_reward_model:
         shrunk.append(rows.clustered(ESTIMATORS[WITH_REWARDS], lam=chosen.lam))
         bare.append(rows.clustered(ESTIMATORS["sndr"]))
-    views = (*shrunk, *bare)
+    effects: tuple[Tensor, ...] = ()
+    if "uncertainty" in rows.inputs:
+        effects = tuple(_effects(rows, name, chosen.lam) for name in SHRUNK[: len(shrunk)])
+    width = width_of(shrunk, bare, effects, abs(1 - rows.mean_ratio) * rows.reward_deviation)
     value = min(max(shrunk[-1].value, 0.0), 1.0)
-    refusal = next((view.refusal for view in shrunk if view.refusal), "")
-    if refusal:
-        interval = _interval(value, (0.0, 1.0), level, (1.0, 0.0), note=refusal)
-        return AutoEstimate(value, interval, chosen.lam, views, 0.0)
-    largest = max(view.jackknife_error for view in shrunk)
-    error = min(max(view.jackknife_error for view in views), 2 * largest)
-    propensity = max(_propensity_error(rows, name, chosen.lam) for name in SHRUNK[: len(shrunk)])
-    distance = max(view.value for view in views) - min(view.value for view in views)
-    quantile = float(norm.ppf(0.5 + level / 2))
-    half = quantile * (error**2 + propensity**2) ** 0.5 + distance / 2 + _misweighted(rows)
+    return AutoEstimate(
+        value, _interval(value, width, level), chosen.lam, tuple(shrunk), tuple(bare), width, effects, rows
+    )
+
+
+def logging_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
+    """The logging policy's own value, the mean reward: one view, and nothing that depends on β̂."""
+    mean = rows.on_policy()
+    width = width_of((mean,), (), (), 0.0)
+    return AutoEstimate(mean.value, _interval(mean.value, width, level), math.inf, (mean,), (mean,), width)
+
+
+def _interval(value: float, width: Width, level: float) -> TwoPartInterval:
+    half = width.half(level)
     low, high = max(value - half, 0.0), min(value + half, 1.0)
-    sampling = quantile * error
-    interval = _interval(value, (low, high), level, (sampling, half - sampling))
-    return AutoEstimate(value, interval, chosen.lam, views, distance / largest)
-
-
-def _interval(
-    value: float, ends: tuple[float, float], level: float, parts: tuple[float, float], note: str = ""
-) -> TwoPartInterval:
-    low, high = ends
+    sampling = 1.0 if width.refusal else width.sampling(level)
     return TwoPartInterval(
         low=low,
         high=high,
@@ -87,30 +93,18 @@ def _interval(
         method="auto",
         vacuous=low <= 0.0 and high >= 1.0,
         centre=value,
-        note=note,
-        sampling=parts[0],
-        propensity=parts[1],
+        note=width.refusal,
+        sampling=sampling,
+        propensity=0.0 if width.refusal else half - sampling,
     )
 
 
-def _misweighted(rows: PolicyRows) -> float:
-    """How much the misweighted share of the policy's choices may change the value, on either side."""
-    share = abs(1 - rows.mean(rows.ratio.double()))
-    reward = rows.reward.double()
-    if rows.row_weight is None:
-        return share * float(reward.std(correction=0)) / 3
-    spread = rows.mean((reward - rows.mean(reward)).square()) ** 0.5
-    return float(share * spread / 3)
-
-
-def _propensity_error(rows: PolicyRows, name: str, lam: float) -> float:
-    """First-order standard error from β̂ itself; errors of log β̂ are common to the rows of an action."""
-    if "uncertainty" not in rows.inputs:
-        return 0.0
+def _effects(rows: PolicyRows, name: str, lam: float) -> Tensor:
+    """What one standard deviation of log β̂ does to a view; errors of log β̂ are common to the rows of an action."""
     # −∂log w/∂log β of a shrunk ratio: 1 for small ratios, −1 for large ones.
     elasticity = 1 - 2 * torch.sigmoid(2 * rows.log_ratio - math.log(lam))
     terms = rows.terms(ESTIMATORS[name], lam=lam)
     if rows.row_weight is not None:
         terms = replace(terms, weight=terms.weight * rows.row_weight, normaliser=terms.normaliser * rows.row_weight)
     action = tensor(rows.log.action).long()
-    return linearised_propensity_error(terms, rows.inputs["uncertainty"], action, elasticity=elasticity)
+    return propensity_effects(terms, rows.inputs["uncertainty"], action, elasticity=elasticity)

@@ -4,7 +4,8 @@ Five sums per cluster are enough for every interval. With S = Σ_c S_c the value
 
     V(S) = ΣB/Σn + ΣA/ΣZ,      A_c = Σ w·(r − q̂),  Z_c = Σ z,  B_c = Σ q̂(x, π),  n_c = rows,
 
-so its linearisation ψ_c = S_c·∇V(S) is each cluster's influence: Σ ψ_c = 0, and the standard error is
+(with −log(1 − λ·ΣA/ΣZ)/λ in place of ΣA/ΣZ where there is a temperature λ), so its linearisation ψ_c = S_c·∇V(S) is
+each cluster's influence: Σ ψ_c = 0, and the standard error is
 √(C/(C − 1)·Σ ψ_c²). Random cluster sizes are part of it, because n and Z are sums like the others.
 """
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation.value import Array, Terms, ratio, value_of
+from offpolicy.evaluation.value import Array, Terms, ratio, room, value_of
 
 CORRECTION, NORMALISER, BASELINE, WEIGHT, ROWS = range(5)
 """The sums of a cluster, as columns."""
@@ -108,11 +109,14 @@ class ClusteredTerms(ClusterStatistic):
     """A, Z, B, Σw and n of every cluster that has rows, float64 (clusters, 5)."""
     index: NDArray[np.int64]
     """The clusters' own numbers."""
+    temperature: float = 0.0
+    """λ of a log-sum-exp in place of ΣA/ΣZ; 0 is none."""
     limits: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def values(self, totals: Array) -> Array:
         """The one formula, of the totals."""
-        return value_of(*(totals[..., part] for part in (CORRECTION, NORMALISER, BASELINE, ROWS)))
+        parts = (totals[..., part] for part in (CORRECTION, NORMALISER, BASELINE, ROWS))
+        return value_of(*parts, temperature=self.temperature)
 
     def gradient(self, totals: Array) -> Array:
         """∇V: 1/ΣZ for A, −ΣA/(ΣZ)² for Z, and the same for B and n."""
@@ -121,6 +125,9 @@ class ClusteredTerms(ClusterStatistic):
             slope = ratio(np.ones_like(totals[..., bottom]), totals[..., bottom])
             gradient[..., top] = slope
             gradient[..., bottom] = -ratio(totals[..., top], totals[..., bottom]) * slope
+        if self.temperature:
+            inner = room(ratio(totals[..., CORRECTION], totals[..., NORMALISER]), self.temperature)
+            gradient[..., [CORRECTION, NORMALISER]] /= inner[..., None]
         return gradient
 
     @property
@@ -241,6 +248,7 @@ class ClusterSums:
     def __init__(self) -> None:
         """Nothing seen yet."""
         self._sums = torch.zeros(5, 0, dtype=torch.float64)
+        self._temperature = 0.0
 
     def add(self, batch: Terms, cluster: Tensor, row_weight: Tensor | None = None) -> None:
         """Take in a batch of rows; `cluster` numbers each row's cluster, densely from 0; `row_weight` counts events."""
@@ -253,6 +261,7 @@ class ClusterSums:
         if int(cluster.min()) < 0:
             raise ParameterError(f"Cluster numbers start at 0, but one is {int(cluster.min())}.")
         self._grow(int(cluster.max()) + 1)
+        self._temperature = batch.temperature
         weight = batch.weight.double()
         correction = weight * (batch.reward - batch.imputed).double()
         parts = (correction, batch.normaliser.double(), batch.baseline.double(), weight, torch.ones_like(weight))
@@ -263,12 +272,13 @@ class ClusterSums:
         """Take in the rows another accumulator has seen."""
         size = other._sums.shape[1]
         self._grow(size)
+        self._temperature = self._temperature or other._temperature
         self._sums[:, :size] += other._sums
 
     def finish(self) -> ClusteredTerms:
         """The sums of every cluster that has rows."""
         present = self._sums[ROWS].nonzero().flatten()
-        return ClusteredTerms(self._sums[:, present].T.contiguous().numpy(), present.numpy())
+        return ClusteredTerms(self._sums[:, present].T.contiguous().numpy(), present.numpy(), self._temperature)
 
     def _grow(self, clusters: int) -> None:
         held = self._sums.shape[1]

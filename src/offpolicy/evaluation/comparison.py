@@ -1,60 +1,107 @@
-"""Is one policy better than another? Paired differences, probability of improvement, many candidates at once."""
+"""Is one policy better than another? Paired differences, probability of improvement, many candidates at once.
 
-from collections.abc import Mapping, Sequence
+A difference is looked at in the same ways as a value (`views`), paired row by row so that what both policies share
+cancels, and in one more way that has no value of its own: with d = (π₁ − π₂)/β̂ it is mean d(r − b), where
+b = mean rd²/mean d² is the constant of least variance.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
-from scipy.stats import norm
+import torch
+from torch import Tensor
 
 from offpolicy.evaluation.auto import AutoEstimate
-from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms
+from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms, clustered
+from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.value import Terms
+from offpolicy.evaluation.views import Width, width_of
 from offpolicy.results import Comparison
 
 
 def compare(
     estimates: Mapping[str, AutoEstimate],
-    reference: ClusteredTerms | AutoEstimate,
+    reference: AutoEstimate,
     reference_name: str,
     level: float = 0.95,
+    *,
+    refused: Collection[str] = (),
 ) -> list[Comparison]:
-    """Every candidate against one reference, in [−1, 1]; shared clusters cancel, β̂'s error does not.
+    """Every candidate against one reference, in [−1, 1]; shared clusters cancel, and so do shared errors of β̂.
 
-    Holm's correction is over these candidates only.
+    Holm's correction and the joint intervals are over these candidates only. A comparison with one of the policies that
+    the verdict has refused keeps its interval, but claims no probability.
     """
-    comparisons = [_one(name, estimate, reference, reference_name, level) for name, estimate in estimates.items()]
-    adjusted = holm([1.0 if one.p_value is None else one.p_value for one in comparisons])
-    return [one.model_copy(update={"adjusted_p_value": p}) for one, p in zip(comparisons, adjusted, strict=True)]
+    joint = 1 - (1 - level) / max(len(estimates), 1)
+    found = []
+    for name, estimate in estimates.items():
+        width = difference_width(estimate, reference)
+        difference = estimate.value - reference.value
+        low, high = _ends(difference, width.half(level))
+        joint_low, joint_high = _ends(difference, width.half(joint))
+        no_claim = name in refused or reference_name in refused
+        found.append(
+            Comparison(
+                candidate=name,
+                reference=reference_name,
+                difference=difference,
+                low=low,
+                high=high,
+                joint_low=joint_low,
+                joint_high=joint_high,
+                refused=no_claim,
+                probability_of_improvement=None if no_claim else width.probability(difference),
+                p_value=None if no_claim else width.p_value(difference),
+            )
+        )
+    adjusted = holm([1.0 if one.p_value is None else one.p_value for one in found])
+    return [
+        one if one.refused else one.model_copy(update={"adjusted_p_value": p})
+        for one, p in zip(found, adjusted, strict=True)
+    ]
 
 
-def _one(
-    name: str, estimate: AutoEstimate, reference: ClusteredTerms | AutoEstimate, reference_name: str, level: float
-) -> Comparison:
-    other = reference.statistic if isinstance(reference, AutoEstimate) else reference
-    paired = ClusteredDifference(estimate.statistic, other)
-    quantile = float(norm.ppf(0.5 + level / 2))
-    sampling = paired.jackknife_error
-    extra = estimate.interval.propensity / quantile
-    if isinstance(reference, AutoEstimate):
-        extra = float(np.hypot(extra, reference.interval.propensity / quantile))
-    error = float(np.hypot(sampling, extra))
-    difference = estimate.value - reference.value
-    if not np.isfinite(error) or error == 0:
-        unknown = not np.isfinite(error)
-        p = 1.0 if unknown or difference == 0 else 0.0
-        probability = 0.5 if p == 1.0 else float(difference > 0)
-        low, high = (-1.0, 1.0) if unknown else (difference, difference)
-    else:
-        p = float(2 * norm.sf(abs(difference) / error))
-        probability = float(norm.cdf(difference / error))
-        low, high = max(difference - quantile * error, -1.0), min(difference + quantile * error, 1.0)
-    return Comparison(
-        candidate=name,
-        reference=reference_name,
-        difference=difference,
-        low=low,
-        high=high,
-        probability_of_improvement=probability,
-        p_value=p,
-    )
+def _ends(difference: float, half: float) -> tuple[float, float]:
+    return max(difference - half, -1.0), min(difference + half, 1.0)
+
+
+def difference_width(first: AutoEstimate, second: AutoEstimate) -> Width:
+    """How wide the interval of first − second is, by the views of the difference itself."""
+    # A policy without a reward model is looked at without one, whatever the other has.
+    shrunk = _paired(first.shrunk, second.shrunk)
+    bare: list[ClusteredDifference | ClusteredTerms] = [*_paired(first.bare, second.bare)]
+    rows = first.rows or second.rows
+    misweighted = 0.0
+    if rows is not None:
+        ratios = [one.rows.ratio.double() if one.rows is not None else None for one in (first, second)]
+        bare.append(_weighted_difference(rows, *(torch.ones_like(rows.ratio) if r is None else r for r in ratios)))
+        shares = [one.rows.mean_ratio if one.rows is not None else 1.0 for one in (first, second)]
+        misweighted = abs(shares[0] - shares[1]) * rows.reward_deviation
+    return width_of(shrunk, bare, _effects(first.effects, second.effects), misweighted)
+
+
+def _paired(first: Sequence[ClusteredTerms], second: Sequence[ClusteredTerms]) -> list[ClusteredDifference]:
+    pairs = zip_longest(first, second)
+    return [ClusteredDifference(one or first[-1], other or second[-1]) for one, other in pairs]
+
+
+def _effects(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """What one standard deviation of log β̂ does to each paired view: errors that both share cancel."""
+    pairs = zip_longest(first, second)
+    zero = torch.zeros((), dtype=torch.float64)
+    ends = (first[-1] if first else zero, second[-1] if second else zero)
+    return [(ends[0] if one is None else one) - (ends[1] if other is None else other) for one, other in pairs]
+
+
+def _weighted_difference(rows: PolicyRows, first: Tensor, second: Tensor) -> ClusteredTerms:
+    """mean d(r − b), d = ρ₁ − ρ₂, as sums per cluster."""
+    weight, reward = first - second, rows.reward.double()
+    square = rows.mean(weight.square())
+    constant = rows.mean(reward * weight.square()) / square if square > 0 else 0.0
+    # |d| is the weight and the sign belongs to the outcome, so that clusters with weight are counted as such.
+    terms = Terms.without_reward_model(weight.abs(), torch.ones_like(weight), weight.sign() * (reward - constant))
+    return clustered(terms, rows.cluster.long(), rows.row_weight)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -68,6 +115,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def best_by_lower_bound(estimates: Mapping[str, AutoEstimate]) -> str:
-    """The candidate with the highest lower confidence bound."""
-    return max(estimates, key=lambda name: estimates[name].interval.low)
+def best_by_lower_bound(estimates: Mapping[str, AutoEstimate], level: float = 0.95) -> tuple[str, float]:
+    """The candidate with the highest lower confidence bound, and that bound.
+
+    The highest of several bounds is a selection, so every bound is taken at a level at which all hold at once.
+    """
+    joint = 1 - (1 - level) / max(len(estimates), 1)
+    bounds = {name: max(one.value - one.width.half(joint), 0.0) for name, one in estimates.items()}
+    best = max(bounds, key=lambda name: (bounds[name], estimates[name].value))
+    return best, bounds[best]

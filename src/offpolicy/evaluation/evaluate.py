@@ -7,28 +7,30 @@ from typing import Any
 
 from torch import Tensor
 
-from offpolicy.checks import check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
-from offpolicy.evaluation.auto import AutoEstimate, auto_estimate
-from offpolicy.evaluation.clusters import ClusteredTerms
-from offpolicy.evaluation.comparison import best_by_lower_bound, compare
+from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
+from offpolicy.evaluation.comparison import best_by_lower_bound, compare, difference_width
+from offpolicy.evaluation.groups import action_groups, learned_groups
+from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simultaneous_gamma
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
-from offpolicy.evaluation.intervals import INTERVALS, LEVEL, Interval, IntervalMethod, gamma_sensitivity
+from offpolicy.evaluation.inputs import GROUP_INPUT
+from offpolicy.evaluation.intervals import INTERVALS, Interval, gamma_sensitivity
+from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, Options
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import (
-    propensity_model_row,
     refit_bootstrap,
-    under_model,
+    under_other_models,
     worst_case_band,
 )
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
+from offpolicy.evaluation.segments import breakdown
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
-from offpolicy.policies import Policy, UniformPolicy, as_policy, rows_only
+from offpolicy.policies import Policy, as_policy, rows_only
 from offpolicy.progress import progress
-from offpolicy.propensity import CandidateFit, LoggingPolicy, fit_logging_policy
+from offpolicy.propensity import LoggingPolicy
 from offpolicy.results import (
     LOGGING,
     Comparison,
@@ -36,12 +38,12 @@ from offpolicy.results import (
     Evaluation,
     Logging,
     PolicyResult,
+    Preflight,
     PropensityModel,
+    Segment,
     Sensitivity,
 )
 from offpolicy.rewards import RewardModel
-
-DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
 
 
 def evaluate(
@@ -58,6 +60,9 @@ def evaluate(
     uncertainty: Tensor | None = None,
     reward_model: RewardModel | None = None,
     nuisances: Nuisances | None = None,
+    action_groups: Any = None,
+    interval: str = "auto",
+    segments: str | None = None,
     seed: int = 0,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
@@ -65,11 +70,17 @@ def evaluate(
     `policies` maps names to policies (or is one policy): anything with log_probs, a column with π(a_n|x_n) of every
     logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". `references` are
     compared with every candidate, but are not candidates themselves. Hyper-parameters come from the log alone: λ by
-    estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits of
-    β̂ each. β̂, U and a reward model are fitted unless they are given, one by one or as `nuisances`. Results are on the
-    user's scale of rewards. Nothing of size rows × actions is ever made.
+    estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits
+    of β̂ each. `action_groups` (a column of the action table, a mapping from action to group, or a label for each
+    action) serves estimators that weigh groups; they are learned from the reward model where none is given. β̂, U
+    and a reward model are fitted unless they are given, one by one or as `nuisances`. `interval="guaranteed"` adds
+    an interval with a proof, at the price of some 40 fits of β̂ and of its width. `segments` (a context column, or
+    "time") breaks values and differences down. Results are on the user's scale of rewards. Nothing of size rows ×
+    actions is ever made.
     """
-    options = Options(tuple(estimators), tuple(intervals), level, gamma, refits, seed)
+    options = Options(
+        tuple(estimators), tuple(intervals), level, gamma, refits, seed, action_groups, interval, segments
+    )
     if nuisances is None:
         given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
         nuisances = Nuisances(
@@ -90,35 +101,6 @@ def named_policies(policies: Any) -> Mapping[str, Any]:
             raise ParameterError("policies is empty: name at least one policy to evaluate.")
         return {str(name): target for name, target in policies.items()}
     return {"policy": policies}
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of an evaluation, checked."""
-
-    estimators: tuple[str, ...] = DEFAULT_ESTIMATORS
-    intervals: tuple[str, ...] = ("normal",)
-    level: float = 0.95
-    gamma: float | str = GAMMA
-    refits: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check options before any expensive work."""
-        check_number("level", self.level, LEVEL)
-        if isinstance(self.gamma, str):
-            check_choice("gamma", self.gamma, ("calibrated",))
-        _ = self.rows, self.methods
-
-    @cached_property
-    def rows(self) -> list[Estimator]:
-        """The estimators' rows in the registry."""
-        return [ESTIMATORS.find(name) for name in self.estimators]
-
-    @cached_property
-    def methods(self) -> dict[str, IntervalMethod]:
-        """The intervals asked for."""
-        return {name: INTERVALS.find(name) for name in self.intervals}
 
 
 @dataclass(frozen=True)
@@ -187,17 +169,44 @@ class Evaluator:
             reward_model=rewards,
             estimators=self.options.rows,
             support=True,
+            groups=self._groups(rewards),
         )
 
+    def _groups(self, rewards: RewardModel | None) -> Tensor | None:
+        """Groups of actions where an estimator asks for them: as given, or learned from the reward model."""
+        if not any(GROUP_INPUT in row.inputs for row in self.options.rows):
+            return None
+        if self.options.action_groups is not None:
+            return action_groups(self.options.action_groups, self.log)
+        return None if rewards is None else learned_groups(self.log, rewards, self.options.seed)
+
     @cached_property
-    def on_policy(self) -> ClusteredTerms:
+    def on_policy(self) -> AutoEstimate:
         """The logging policy's own value."""
-        return next(iter(self.rows.values())).on_policy()
+        return logging_estimate(next(iter(self.rows.values())), self.options.level)
 
     @cached_property
     def estimates(self) -> dict[str, AutoEstimate]:
         """The estimate to rely on, of every policy, in [0, 1]."""
         return {name: auto_estimate(rows, self.options.level) for name, rows in self.rows.items()}
+
+    @cached_property
+    def band(self) -> float:
+        """γ of the band that holds β of all rows at once, for the guaranteed interval."""
+        beta = self._fitted('interval="guaranteed"')
+        if self.uncertainty is None:
+            raise ParameterError('interval="guaranteed" needs U of every row, which is not known for this β̂.')
+        return simultaneous_gamma(beta, self.uncertainty, self.options.level, self.options.seed)
+
+    def _fitted(self, asked: str) -> LoggingPolicy:
+        if not isinstance(self.beta, LoggingPolicy):
+            raise ParameterError(f"{asked} needs a logging policy that was fitted by fit_logging_policy.")
+        return self.beta
+
+    @cached_property
+    def preflights(self) -> dict[str, Preflight]:
+        """Checks and verdict of every policy."""
+        return {name: preflight(rows, self.estimates[name]) for name, rows in self.rows.items()}
 
     @property
     def scale(self) -> Scale:
@@ -213,18 +222,21 @@ class Evaluator:
             for name in self.targets:
                 policies[name] = self._policy(name)
                 advance(f"{name}: {policies[name].value:.4g}")
+        best, bound = best_by_lower_bound({name: self.estimates[name] for name in self.candidates}, level)
         return Evaluation(
             level=level,
-            best=best_by_lower_bound({name: self.estimates[name] for name in self.candidates}),
+            best=best,
+            best_bound=scale.value(bound),
             logging=Logging(
                 model=beta.description if isinstance(beta, LoggingPolicy) else type(beta).__name__,
                 value=scale.value(self.on_policy.value),
-                interval=scale.interval(INTERVALS["normal"](self.on_policy, level)),
+                interval=scale.interval(INTERVALS["normal"](self.on_policy.statistic, level)),
                 quality=beta.quality if isinstance(beta, LoggingPolicy) else None,
                 note=beta.note if isinstance(beta, LoggingPolicy) else "",
             ),
             policies=policies,
             comparisons=self._comparisons(),
+            segments=self._segments(),
             reward_range=[scale.low, scale.high],
             log=self.log.summary(),
         )
@@ -232,13 +244,19 @@ class Evaluator:
     def _comparisons(self) -> list[Comparison]:
         """Every candidate against logging and against each reference."""
         candidates = {name: self.estimates[name] for name in self.candidates}
-        against: dict[str, ClusteredTerms | AutoEstimate] = {LOGGING: self.on_policy}
-        against |= {name: self.estimates[name] for name in self.references}
+        against = {LOGGING: self.on_policy} | {name: self.estimates[name] for name in self.references}
+        refused = {name for name, found in self.preflights.items() if not found.verdict.answerable}
         return [
             self.scale.comparison(one, other.value)
             for name, other in against.items()
-            for one in compare(candidates, other, name, self.options.level)
+            for one in compare(candidates, other, name, self.options.level, refused=refused)
         ]
+
+    def _segments(self) -> list[Segment]:
+        if self.options.segments is None:
+            return []
+        candidates = {name: self.rows[name] for name in self.candidates}
+        return breakdown(candidates, self.options.segments, self.options.level, self.scale)
 
     def _policy(self, name: str) -> PolicyResult:
         rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level
@@ -252,9 +270,10 @@ class Evaluator:
             lam=estimate.lam,
             estimates=[self._estimate(rows, row, lam) for row in self.options.rows if row.name not in left_out],
             left_out=left_out,
-            preflight=preflight(rows, estimate),
+            preflight=self.preflights[name],
             sensitivity=scale.sensitivity(_sensitivity(rows, estimate.value, self.on_policy.value)),
-            detectable_effect=scale.width(detectable_effect(estimate, level)),
+            detectable_effect=scale.width(detectable_effect(difference_width(estimate, self.on_policy), level)),
+            guarantee=guarantee(rows, aware["guaranteed"], scale) if "guaranteed" in aware else "",
             propensity_intervals={method: scale.interval(interval) for method, interval in aware.items()},
             reference=name in self.references,
         )
@@ -262,13 +281,13 @@ class Evaluator:
     def _propensity_intervals(self, name: str) -> dict[str, Interval]:
         options, rows = self.options, self.rows[name]
         intervals = {} if self.uncertainty is None else {"worst_case": worst_case_band(rows, self.gamma, options.level)}
+        if options.interval == "guaranteed":
+            intervals["guaranteed"] = guaranteed_interval(rows, self.band, options.level)
         if options.refits:
-            if not isinstance(self.beta, LoggingPolicy):
-                raise ParameterError("refits needs a logging policy that was fitted by fit_logging_policy.")
             intervals["refit_bootstrap"] = refit_bootstrap(
                 self.log,
                 self.targets[name],
-                self.beta,
+                self._fitted("refits"),
                 self.estimates[name].lam,
                 draws=options.refits,
                 level=options.level,
@@ -299,26 +318,10 @@ class Evaluator:
 
     def propensity_models(self) -> list[PropensityModel]:
         """The best candidate's value under other models of β̂: those that `auto` chose among, and uniform."""
-        rows, beta = self.rows[self.evaluation.best], self.beta
-        if not isinstance(beta, LoggingPolicy):
+        if not isinstance(self.beta, LoggingPolicy):
             return []
-        others: Sequence[CandidateFit] = beta.candidates
-        if not others:
-            others = fit_logging_policy(self.log, "auto", seed=self.options.seed).candidates
-        tried: list[tuple[str, float, float | None, Policy]] = [
-            ("uniform", beta.quality.uniform_log_likelihood, None, UniformPolicy(self.log.actions))
-        ]
-        tried += [
-            (one.name, one.quality.log_likelihood, one.quality.calibration_error, one.model.policy)
-            for one in others
-            if one.name != beta.model
-        ]
-        tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
-        level, scale = self.options.level, self.scale
-        return [
-            propensity_model_row(name, fit, error, under_model(rows, policy), scale, level)
-            for name, fit, error, policy in tried
-        ]
+        rows = self.rows[self.evaluation.best]
+        return under_other_models(rows, self.beta, self.scale, self.options.level, self.options.seed)
 
 
 def _sensitivity(rows: PolicyRows, value: float, logging_value: float) -> Sensitivity:

@@ -56,11 +56,11 @@ def least_error_lambda(rows: PolicyRows, name: str = "sn_shrinkage") -> ChosenLa
 def log_driven(row: Estimator, lam: Mapping[str, float], gamma: float) -> dict[str, float]:
     """Hyper-parameters from the log alone: λ as chosen, γ as calibrated, η = 1; the rest by their defaults.
 
-    `lam` holds λ under "lam", and under an estimator's name where it has its own (the tight form scales it by N).
+    `lam` holds λ under "lam", and under an estimator's name the first parameter of those that have their own.
     """
-    chosen: dict[str, float] = {}
-    if "lam" in row.hyper:
-        chosen["lam"] = lam.get(row.name, lam["lam"])
+    chosen: dict[str, float] = {"lam": lam["lam"]} if "lam" in row.hyper else {}
+    if row.name in lam:
+        chosen[next(iter(row.hyper))] = lam[row.name]
     if "gamma" in row.hyper:
         chosen["gamma"] = gamma
     if "cap" in row.hyper and np.isfinite(lam["lam"]):
@@ -70,6 +70,21 @@ def log_driven(row: Estimator, lam: Mapping[str, float], gamma: float) -> dict[s
 
 
 def chosen_lambdas(rows: PolicyRows, lam: float | None = None) -> dict[str, float]:
-    """λ for weights that bound (by estimated error, unless given) and for the tight form, which scales it by N."""
-    chosen = least_error_lambda(rows).lam if lam is None else lam
-    return {"lam": chosen, "uips_tight": plug_in_lambda(rows.ratio, rows.reward)}
+    """λ for weights that bound (by estimated error, unless given), and the parameters of those that have their own.
+
+    The tight form scales λ by N. The smooth forms follow their authors: with N clusters, 1/√N, 1/(2√N), 1 − 1/K, and
+    by the second moments of ρ and ρr at a confidence of 90 %.
+    """
+    count = rows.n_clusters
+    ratio = rows.ratio.double()
+    moments = [rows.mean(values.square()) for values in (ratio, ratio * rows.reward)]
+    scales = [min((np.log(10) / (count * moment)) ** 0.5, 1.0) if moment > 0 else 1.0 for moment in moments]
+    return {
+        "lam": least_error_lambda(rows).lam if lam is None else lam,
+        "uips_tight": plug_in_lambda(rows.ratio, rows.reward),
+        "log_smoothing": count**-0.5,
+        "implicit_exploration": count**-0.5 / 2,
+        "exponential_smoothing": 1 - 1 / rows.log.n_actions,
+        "power_mean": scales[0] / 3**0.5,
+        "log_sum_exp": min(4 * (np.e / 3) ** 0.5 * scales[1], 1.0),
+    }

@@ -26,10 +26,11 @@ CONTEXT_SUMS: Mapping[str, ContextSum] = {
 """Inputs that sum over all actions of a context, as functions of log π and log β̂ (contexts, actions)."""
 
 TOP_P_INPUTS = ("logging_rank", "log_target_top", "log_logging_top")
-ALL_ACTION_INPUTS = (*CONTEXT_SUMS, *TOP_P_INPUTS)
+GROUP_INPUT = "log_group_ratio"
+ALL_ACTION_INPUTS = (*CONTEXT_SUMS, *TOP_P_INPUTS, GROUP_INPUT)
 
-UNSUPPORTED = 1e-4
-"""An action with less logging probability than this in a context has no support there."""
+UNSUPPORTED = 0.005
+"""An action with less than this share of the uniform probability 1/K in a context has no support there."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,20 @@ def policy_inputs(
     reward_model: RewardModel | None = None,
     top_p: float = 100.0,
     support: bool = False,
+    groups: Tensor | None = None,
 ) -> dict[str, PolicyInputs]:
-    """The named inputs of every target; with `support`, also the mass that each puts on unsupported actions."""
+    """The named inputs of every target; with `support`, also the mass that each puts on unsupported actions.
+
+    `groups` numbers the group of each action, for weights of groups.
+    """
     wanted = set(names)
     logging = aligned(logging, log.actions, "logging")
     log_logging = logged_log_prob(logging, log)
     common = _common(wanted, log, log_logging, uncertainty)
     passes = {
-        name: _Pass(aligned(target, log.actions, name), log, wanted, reward_model, support and not rows_only(logging))
+        name: _Pass(
+            aligned(target, log.actions, name), log, wanted, reward_model, support and not rows_only(logging), groups
+        )
         for name, target in targets.items()
     }
     asked = {name: one for name, one in passes.items() if one.needs_all_actions}
@@ -87,9 +94,10 @@ def weight_inputs(
     uncertainty: Tensor | None = None,
     reward_model: RewardModel | None = None,
     top_p: float = 100.0,
+    groups: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """The named inputs of one policy for every row of the log."""
-    given = {"uncertainty": uncertainty, "reward_model": reward_model}
+    given = {"uncertainty": uncertainty, "reward_model": reward_model, "groups": groups}
     return policy_inputs(names, log, {"target": target}, logging, top_p=top_p, **given)["target"].rows  # type: ignore[arg-type]
 
 
@@ -114,10 +122,18 @@ class _Pass:
     """One policy's share of the pass: what it needs, and its results so far."""
 
     def __init__(
-        self, target: Policy, log: LoggedData, wanted: set[str], reward_model: RewardModel | None, support: bool
+        self,
+        target: Policy,
+        log: LoggedData,
+        wanted: set[str],
+        reward_model: RewardModel | None,
+        support: bool,
+        groups: Tensor | None = None,
     ) -> None:
-        self._target, self._log, self._wanted = target, log, wanted
+        self._target, self._log, self._wanted, self._groups = target, log, wanted, groups
         self._sums = set() if rows_only(target) else wanted.intersection(ALL_ACTION_INPUTS)
+        if groups is None:
+            self._sums.discard(GROUP_INPUT)
         self._has_rewards = reward_model is not None and not rows_only(target)
         support = support and not rows_only(target)
         self.needs_logging = bool(self._sums) or support
@@ -136,13 +152,17 @@ class _Pass:
                 parts[name] = CONTEXT_SUMS[name](log_target, log_logging)[cell[0]]
             if self._sums.intersection(TOP_P_INPUTS):
                 parts |= _top_p_parts(log_target, log_logging, cell, top_p)
+            if GROUP_INPUT in self._sums:
+                assert self._groups is not None
+                parts[GROUP_INPUT] = _group_ratio(log_target, log_logging, cell, self._groups)
         prob = log_target.exp() if rewards is not None or self.unsupported is not None else log_target
         if self._has_rewards:
             assert rewards is not None
             parts["baseline"] = (prob * rewards).sum(1)[cell[0]]
         if self.unsupported is not None:
             assert log_logging is not None
-            self.unsupported[batch.contexts] = (prob * (log_logging < np.log(UNSUPPORTED))).sum(1, dtype=torch.float64)
+            hardly_shown = log_logging < np.log(least_support(log_logging.shape[1]))
+            self.unsupported[batch.contexts] = (prob * hardly_shown).sum(1, dtype=torch.float64)
         for name, values in self._rows.items():
             values[batch.rows] = parts[name].double()
 
@@ -159,6 +179,11 @@ class _Pass:
         return inputs
 
 
+def least_support(n_actions: int) -> float:
+    """The least logging probability that counts as support, relative to uniform logging over K actions."""
+    return UNSUPPORTED / n_actions
+
+
 def _top_p_parts(
     log_target: Tensor, log_logging: Tensor, cell: tuple[Tensor, Tensor], top_p: float
 ) -> dict[str, Tensor]:
@@ -170,6 +195,15 @@ def _top_p_parts(
         "log_target_top": log_target.gather(1, top).logsumexp(1)[cell[0]],
         "log_logging_top": log_logging.gather(1, top).logsumexp(1)[cell[0]],
     }
+
+
+def _group_ratio(log_target: Tensor, log_logging: Tensor, cell: tuple[Tensor, Tensor], groups: Tensor) -> Tensor:
+    """log π(g|x) − log β̂(g|x) of the rows' groups."""
+    masses = []
+    for log_prob in (log_target, log_logging):
+        mass = torch.zeros(len(log_prob), int(groups.max()) + 1, dtype=torch.float64)
+        masses.append(mass.index_add_(1, groups, log_prob.double().exp())[cell[0], groups[cell[1]]].log())
+    return _difference(masses[0], masses[1])
 
 
 def _difference(log_target: Tensor, log_logging: Tensor) -> Tensor:

@@ -7,8 +7,11 @@ from scipy.stats import norm
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.clusters import ROWS, WEIGHT
-from offpolicy.evaluation.inputs import UNSUPPORTED
+from offpolicy.evaluation.inputs import least_support
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.tails import pareto_shape
+from offpolicy.evaluation.value import Array
+from offpolicy.evaluation.views import Width
 from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import tensor
@@ -28,6 +31,14 @@ CONTRADICTION = 6.0
 """Views of the value further apart than this many standard errors contradict each other."""
 DETERMINISTIC = 0.9
 """Share of contexts with one action, or of rows with certain propensity, beyond which the logger is deterministic."""
+LEAST_REPEATED = 30
+"""Contexts shown more than once, below which they say nothing about the logger."""
+LEAST_REPEATED_SHARE = 0.1
+"""Share of the rows that must lie in such contexts; fewer may be duplicates."""
+HEAVIEST_TAIL = 1.0
+"""A Pareto shape beyond this leaves the weights without a mean."""
+CLEAR_DRIFT = 4.0
+"""Standard errors beyond which rewards have moved over time for certain."""
 CERTAIN = 0.99
 """A propensity above this is as good as certain."""
 WIDEST = 0.5
@@ -37,7 +48,7 @@ WIDEST = 0.5
 def preflight(rows: PolicyRows, estimate: AutoEstimate) -> Preflight:
     """Check weights, support, logger and estimate, and give a verdict."""
     log = rows.log
-    checks = [*_weight_checks(rows), *_log_checks(log, rows), *_estimate_checks(estimate)]
+    checks = [*_weight_checks(rows), *_log_checks(log, rows), *_estimate_checks(estimate), *_drift(rows, estimate)]
     supported = None
     if rows.unsupported is not None:
         mean = float(np.average(rows.unsupported.numpy(), weights=log.context_weight))
@@ -46,7 +57,8 @@ def preflight(rows: PolicyRows, estimate: AutoEstimate) -> Preflight:
                 name="target mass without support",
                 value=mean,
                 passed=mean <= UNSUPPORTED_MASS,
-                meaning=f"share of the policy's choices that logging makes with probability below {UNSUPPORTED:g}",
+                meaning="share of the policy's choices that logging makes with probability below "
+                f"{least_support(log.n_actions):.3g}",
             )
         )
         supported = float((rows.unsupported <= UNSUPPORTED_MASS / 2).double().mean())
@@ -79,9 +91,21 @@ def _weight_checks(rows: PolicyRows) -> list[Check]:
             name="mean weight",
             value=mean,
             passed=abs(mean - 1) <= min(slack, MOST_MEAN_WEIGHT_SLACK),
-            meaning="1 where the estimated propensities are right",
+            meaning=f"1 where the estimated propensities are right; its standard error is {error:.2g}",
         ),
+        *_tail_check(weight),
     ]
+
+
+def _tail_check(weight: Array) -> list[Check]:
+    """The shape of the tail; weights that take few values have none."""
+    shape = pareto_shape(weight)
+    if shape is None:
+        return []
+    grades = ((0.5, "good"), (0.7, "usable"), (HEAVIEST_TAIL, "unreliable unless the weights are shrunk"))
+    grade = next((name for most, name in grades if shape <= most), "hopeless: the weights need not have a mean")
+    meaning = f"Pareto shape k of the largest weights: {grade}"
+    return [Check(name="tail of the weights", value=shape, passed=shape <= HEAVIEST_TAIL, meaning=meaning)]
 
 
 def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
@@ -91,10 +115,12 @@ def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
     pairs.sort()
     first = np.concatenate([[True], pairs[1:] != pairs[:-1]])
     per_context = np.bincount(pairs[first] // log.n_actions, minlength=log.n_contexts)
-    repeated = np.bincount(log.context_index, minlength=log.n_contexts) > 1
-    single = float((per_context[repeated] == 1).mean()) if repeated.any() else None
+    shown = np.bincount(log.context_index, minlength=log.n_contexts)
+    repeated = shown > 1
+    # A few repeated rows may be duplicates; they say nothing about how the logger chooses.
+    enough = repeated.sum() >= LEAST_REPEATED and shown[repeated].sum() >= LEAST_REPEATED_SHARE * log.n_rows
+    single = float((per_context[repeated] == 1).mean()) if enough else None
     certain = rows.mean(rows.inputs["log_logging"] > np.log(CERTAIN))
-    deterministic = (single is not None and single > DETERMINISTIC) or certain > DETERMINISTIC
     spread = float(log.reward.std())
     return [
         Check(
@@ -106,7 +132,7 @@ def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
         Check(
             name="certain logging",
             value=certain,
-            passed=not deterministic,
+            passed=certain <= DETERMINISTIC,
             meaning=f"share of rows whose action was shown with {CERTAIN:.0%} probability: a deterministic logger "
             "teaches nothing about other actions",
         ),
@@ -132,6 +158,28 @@ def _estimate_checks(estimate: AutoEstimate) -> list[Check]:
     ]
 
 
+def _drift(rows: PolicyRows, estimate: AutoEstimate) -> list[Check]:
+    """Whether the mean reward of the later half of the log is another one, by more than the interval is wide."""
+    log = rows.log
+    if log.timestamp is None or log.timestamp.min() == log.timestamp.max():
+        return []
+    late = log.timestamp > np.median(log.timestamp)
+    if not late.any():
+        late = log.timestamp == log.timestamp.max()
+    events = np.ones(log.n_rows) if log.row_weight is None else log.row_weight
+    influence = np.zeros(log.n_rows)
+    means = []
+    for half in (late, ~late):
+        total = events[half].sum()
+        means.append(float((events * log.reward)[half].sum() / total))
+        influence[half] = (events * (log.reward - means[-1]))[half] / total * (1 if half is late else -1)
+    moved = means[0] - means[1]
+    error = float(np.sqrt(np.square(np.bincount(log.cluster_index, influence)).sum()))
+    limit = max(CLEAR_DRIFT * error, estimate.interval.high - estimate.interval.low)
+    meaning = f"later less earlier mean reward, in shares of the reward range; its standard error is {error:.2g}"
+    return [Check(name="reward drift", value=moved, passed=abs(moved) <= limit, meaning=meaning)]
+
+
 def _verdict(failed: list[Check], supported: float | None, rows: PolicyRows) -> Verdict:
     if not failed:
         return Verdict(answer="answerable", advice="Rely on the estimate and its interval.")
@@ -151,6 +199,10 @@ def _reason(check: Check) -> str:
         "effective sample size": "effective sample size is {:.3g} clusters" + f" ({LEAST_EFFECTIVE:g} are needed)",
         "largest weight share": "one cluster carries {:.1%} of the weight"
         + f" (at most {LARGEST_SHARE:.0%} is acceptable)",
+        "tail of the weights": "the tail of the weights has a Pareto shape of {:.2f}"
+        + f" (beyond {HEAVIEST_TAIL:g} they need not have a mean: a few rows that the log does not hold would decide)",
+        "reward drift": "the mean reward of the later half of the log differs by {:.2g} of the reward range from that "
+        "of the earlier half, more than the interval is wide: the value depends on when it is asked for",
         "mean weight": "mean weight is {:.3g} (1 if the estimated propensities are right)",
         "contexts shown one action": "{:.1%} of repeated contexts were shown a single action",
         "certain logging": "{:.1%} of rows have a logging probability above "
@@ -202,8 +254,6 @@ def covariate_balance(log: LoggedData, rows: PolicyRows, most: int = 8) -> list[
     return [(names[i], float(before[i]), float(after[i])) for i in worst if float(spread[i]) > 0]
 
 
-def detectable_effect(estimate: AutoEstimate, level: float = 0.95, power: float = 0.8) -> float:
-    """The smallest true difference that this log would find with that power, from the interval's half-width."""
-    half = (estimate.interval.high - estimate.interval.low) / 2
-    quantile = float(norm.ppf(0.5 + level / 2))
-    return half * (1 + float(norm.ppf(power)) / quantile)
+def detectable_effect(width: Width, level: float = 0.95, power: float = 0.8) -> float:
+    """The smallest true difference that this log would find with that power, from the width of the difference."""
+    return width.half(level) + float(norm.ppf(power)) * width.scale

@@ -15,7 +15,7 @@ from offpolicy.evaluation.intervals import Interval, worst_case_self_normalised
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
 from offpolicy.log import LoggedData
-from offpolicy.policies import Policy, as_policy, logged_log_prob, rows_only
+from offpolicy.policies import Policy, UniformPolicy, as_policy, logged_log_prob, rows_only
 from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
 from offpolicy.results import PropensityModel
@@ -99,6 +99,26 @@ def propensity_model_row(
         low=scale.value(estimate.interval.low),
         high=scale.value(estimate.interval.high),
     )
+
+
+def under_other_models(
+    rows: PolicyRows, beta: LoggingPolicy, scale: Scale, level: float, seed: int
+) -> list[PropensityModel]:
+    """A policy's value under the models that `auto` chose among, uniform, and β̂ itself."""
+    others = beta.candidates or fit_logging_policy(rows.log, "auto", seed=seed).candidates
+    tried: list[tuple[str, float, float | None, Policy]] = [
+        ("uniform", beta.quality.uniform_log_likelihood, None, UniformPolicy(rows.log.actions))
+    ]
+    tried += [
+        (one.name, one.quality.log_likelihood, one.quality.calibration_error, one.model.policy)
+        for one in others
+        if one.name != beta.model
+    ]
+    tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
+    return [
+        propensity_model_row(name, fit, error, under_model(rows, policy), scale, level)
+        for name, fit, error, policy in tried
+    ]
 
 
 def compare_propensity_models(

@@ -6,16 +6,18 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import Estimator, bounded_exp
+from offpolicy.evaluation.balance import BALANCED_INPUT, balanced_log_ratio, can_balance
 from offpolicy.evaluation.clusters import ClusteredTerms, ClusterSums
 from offpolicy.evaluation.inputs import policy_inputs
 from offpolicy.evaluation.value import Terms
 from offpolicy.log import LoggedData, row_pieces
-from offpolicy.policies import Policy, row_weights, tensor
+from offpolicy.policies import Policy, aligned, row_weights, tensor
 from offpolicy.rewards import RewardModel
 
 BASIC = ("log_ratio", "log_logging", "uncertainty", "sample_size")
@@ -43,6 +45,7 @@ class PolicyRows:
         reward_model: RewardModel | None = None,
         estimators: Iterable[Estimator] = (),
         support: bool = False,
+        groups: Tensor | None = None,
     ) -> dict[str, "PolicyRows"]:
         """Compute the inputs these estimators ask for, in one pass over the log for all targets."""
         asked = {name for row in estimators for name in (*row.inputs, *row.optional_inputs)}
@@ -55,13 +58,25 @@ class PolicyRows:
             uncertainty=uncertainty,
             reward_model=reward_model,
             support=support,
+            groups=groups,
         )
+        if BALANCED_INPUT in asked:
+            for name, target in targets.items():
+                own = aligned(target, log.actions, name)
+                if can_balance(own):
+                    inputs[name].rows[BALANCED_INPUT] = balanced_log_ratio(log, own)
         return {name: cls(log, one.rows, one.unsupported) for name, one in inputs.items()}
 
     @classmethod
     def of(cls, log: LoggedData, target: Policy, logging_policy: Policy, **given: Any) -> "PolicyRows":
         """The same for one target."""
         return cls.of_all(log, {"target": target}, logging_policy, **given)["target"]
+
+    def take(self, kept: npt.NDArray[np.bool_]) -> "PolicyRows":
+        """Some of the rows, as if the log held no others; which contexts lack support is not carried along."""
+        index = torch.from_numpy(np.flatnonzero(kept))
+        inputs = {name: values[index] if values.ndim else values for name, values in self.inputs.items()}
+        return PolicyRows(self.log.take(kept), inputs)
 
     @property
     def has_reward_model(self) -> bool:
@@ -115,6 +130,26 @@ class PolicyRows:
         """π/β̂ of each row."""
         return bounded_exp(self.log_ratio)
 
+    @cached_property
+    def mean_ratio(self) -> float:
+        """The mean of π/β̂ over events: 1 where β̂ is right."""
+        return self.mean(self.ratio.double())
+
+    @cached_property
+    def reward_deviation(self) -> float:
+        """The standard deviation of the rewards over events."""
+        reward = self.reward.double()
+        return float(np.sqrt(self.mean((reward - self.mean(reward)).square())))
+
+    @cached_property
+    def best_constant(self) -> float:
+        """b of least variance in b + mean ρ(r − b): mean r(ρ² − ρ)/mean(ρ² − ρ), within what rewards can be."""
+        ratio = self.ratio.double()
+        spread = ratio * (ratio - 1)
+        below = self.mean(spread)
+        constant = self.mean(spread * self.reward) / below if below > 0 else self.mean(self.reward)
+        return min(max(constant, 0.0), 1.0)
+
     def mean(self, values: Tensor) -> float:
         """The mean over events of one number per row."""
         return float(np.average(values.numpy(), weights=self.log.row_weight))
@@ -136,7 +171,13 @@ class PolicyRows:
         weight, normaliser = row.terms(inputs, **hyper)
         if row.uses_reward_model:
             return Terms(weight, normaliser, inputs["reward"], inputs["imputed"], inputs["baseline"])
-        return Terms.without_reward_model(weight, normaliser, inputs["reward"])
+        return Terms.without_reward_model(
+            weight,
+            normaliser,
+            inputs["reward"],
+            constant=self.best_constant if row.constant_baseline else 0.0,
+            temperature=float(row.check_hyper(hyper).get("temperature", 0.0)),
+        )
 
     def clustered(self, row: Estimator, **hyper: Any) -> ClusteredTerms:
         """The estimator's sums per cluster: value, error and what intervals need."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from offpolicy.evaluation.intervals import Interval as UnitInterval
 from offpolicy.results import Comparison, Interval, Sensitivity, TwoPartInterval
 
+SIZES = ("difference", "low", "high", "joint_low", "joint_high")
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -43,9 +45,11 @@ class Scale:
 
     def comparison(self, comparison: Comparison, reference: float) -> Comparison:
         """A difference in [−1, 1] against a reference whose value in [0, 1] is given."""
-        ends = {name: self.width(getattr(comparison, name)) for name in ("difference", "low", "high")}
+        sizes = {name: getattr(comparison, name) for name in SIZES}
+        ends = {name: None if size is None else self.width(size) for name, size in sizes.items()}
         size = abs(self.value(reference))
-        return comparison.model_copy(update=ends | {"relative": ends["difference"] / size if size > 0 else None})
+        relative = self.width(comparison.difference) / size if size > 0 else None
+        return comparison.model_copy(update=ends | {"relative": relative})
 
     def sensitivity(self, sensitivity: Sensitivity) -> Sensitivity:
         """The range of the value by Γ."""

@@ -192,5 +192,7 @@ def find_method(name: Any) -> MethodSpec:
         return METHODS[name]
     if name in ESTIMATORS:
         row = ESTIMATORS[name]
+        if row.evaluation_only:
+            raise ParameterError(f"{row.name!r} can evaluate a policy but not teach one. Choose another method.")
         return METHODS.get(row.name, MethodSpec(row.name, row.name))
     raise METHODS.unknown(name, also=ESTIMATORS)

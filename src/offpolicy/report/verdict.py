@@ -66,9 +66,13 @@ def _title(name: str, answer: str, comparison: Comparison | None) -> str:
     part = " where the log can tell" if answer == "answerable on part" else ""
     if comparison is None:
         return f"The log can answer{' in part' if part else ''}: “{name}” has the highest lower confidence bound"
-    if comparison.low > 0:
+    low, high = (
+        alone if joint is None else joint
+        for alone, joint in ((comparison.low, comparison.joint_low), (comparison.high, comparison.joint_high))
+    )
+    if low > 0:
         return f"“{name}” does better than the logging policy{part}"
-    if comparison.high < 0:
+    if high < 0:
         return f"No candidate beats the logging policy{part}: “{name}”, the best of them, does worse"
     return f"No clear difference{part} between “{name}” and the logging policy"
 
@@ -84,7 +88,17 @@ def _lead(name: str, policy: PolicyResult, comparison: Comparison | None, evalua
         text += f": a difference of {fixed(comparison.difference, places, sign=True)}{relative}"
         if comparison.probability_of_improvement is not None:
             text += f", with a {chance(comparison.probability_of_improvement)} chance that “{name}” is the better one"
-    return text + "." + _rival(policy, evaluation, places)
+    return text + "." + _rival(policy, evaluation, places) + _selection(evaluation, places)
+
+
+def _selection(evaluation: Evaluation, places: int) -> str:
+    """That the policy was chosen among several, and what that does to its bound."""
+    if evaluation.best_bound is None or len(evaluation.candidates) < 2:
+        return ""
+    return (
+        f" It was chosen among {len(evaluation.candidates)} for the highest lower confidence bound, which is "
+        f"{fixed(evaluation.best_bound, places)} once choosing among them is counted."
+    )
 
 
 def _rival(policy: PolicyResult, evaluation: Evaluation, places: int) -> str:

@@ -146,6 +146,8 @@ class PolicyResult(Part):
     detectable_effect: Number = None
     propensity_intervals: Annotated[dict[str, Interval], Maybe] = {}
     """Intervals that let β̂ itself vary: the worst case over its band, and the refit bootstrap where asked for."""
+    guarantee: str = ""
+    """Whether the guaranteed interval shows the policy to be better than logging, in a sentence; empty if not asked."""
     reference: bool = False
     """Whether it only serves to compare the candidates with."""
 
@@ -158,14 +160,40 @@ class Comparison(Part):
     difference: Finite
     low: Finite
     high: Finite
+    joint_low: Number = None
+    """Lower end of the interval that holds for all candidates at once: use it to speak of the best of several."""
+    joint_high: Number = None
+    refused: bool = False
+    """Whether the verdict refused one of the two policies; then there is no probability and no p-value."""
     probability_of_improvement: Number = None
-    """That the candidate is better, by the normal approximation with both parts of the error."""
+    """That the candidate is better: above 97.5 % exactly where the 95 % interval is above 0."""
     p_value: Number = None
-    """Two-sided, for no difference."""
+    """Two-sided, for no difference: below 5 % exactly where the 95 % interval leaves 0 out."""
     adjusted_p_value: Number = None
     """After Holm's correction over the candidates compared with this reference."""
     relative: Number = None
     """Difference relative to the reference's value; None where that is zero."""
+
+
+class Segment(Part):
+    """A policy in one segment of the log; intervals hold for all segments and candidates at once."""
+
+    column: str
+    segment: str
+    policy: str
+    rows: int
+    value: Finite
+    low: Finite
+    high: Finite
+    logging: Finite
+    """The logging policy's value in the segment."""
+    difference: Finite
+    difference_low: Finite
+    difference_high: Finite
+    adjusted_p_value: Number = None
+    """Two-sided, for no difference, after Holm's correction over all segments and candidates."""
+    refused: bool = False
+    """Whether the verdict on the segment's rows is not "answerable"; then there is no p-value."""
 
 
 class CalibrationBin(Part):
@@ -214,9 +242,13 @@ class Evaluation(Part):
     level: Finite = 0.95
     best: str = ""
     """The candidate with the highest lower confidence bound."""
+    best_bound: Number = None
+    """Its bound, taken so that those of all candidates hold at once: choosing the highest is part of the level."""
     logging: Annotated[Logging, Maybe] = Logging()
     policies: Annotated[dict[str, PolicyResult], Maybe] = {}
     comparisons: Annotated[list[Comparison], MaybeList] = []
+    segments: Annotated[list[Segment], MaybeList] = []
+    """The candidates by segment, where a breakdown was asked for."""
     reward_range: Annotated[list[Number], MaybeList] = []
     log: Annotated[dict[str, Any], Maybe] = {}
 

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from offpolicy.artifacts import load_policy
 from offpolicy.atomic import atomic_file, write_atomic
 from offpolicy.datasets import LinearSoftmaxWorld
-from offpolicy.estimators import ESTIMATORS, INPUTS
-from offpolicy.evaluation import Terms, value, weight_inputs
+from offpolicy.estimators import ESTIMATORS
+from offpolicy.evaluation import PolicyRows, learned_groups
 from offpolicy.learning import METHODS
 from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary, pieces
 from offpolicy.policies import Policy, tensor
@@ -119,7 +119,7 @@ def run_demo(folder: str | Path, seed: int = 0, n_contexts: int = 5_000, n_actio
     official = row_uncertainty(logging_policy, normalisation="official")
     calibration = calibrate_gamma(logging_policy, level=LEVEL, uncertainty=uncertainty, draws=REFITS, seed=seed)
     target = world.target_policy()
-    rewards = PooledRewardModel.fit(hidden)
+    rewards = PooledRewardModel.fit(log)
     fitted = _estimates(log, target, logging_policy, (uncertainty, official), rewards, calibration.gamma)
     none = torch.zeros_like(uncertainty)
     known = _estimates(log, target, world.logging_policy, (none, none), rewards, calibration.gamma)
@@ -128,7 +128,7 @@ def run_demo(folder: str | Path, seed: int = 0, n_contexts: int = 5_000, n_actio
         propensities=_propensity_quality(logging_policy, log, uncertainty, calibration, seed),
         truth=world.value(target, log.contexts),
         logging=world.value(world.logging_policy, log.contexts),
-        estimates=[Estimate(name, *fitted[name], known[name][0]) for name in ESTIMATORS],
+        estimates=[Estimate(name, *fitted[name], known[name][0]) for name in fitted],
         learned=learned,
         evaluated=path.folder / "evaluated",
         commands=path.commands,
@@ -238,17 +238,24 @@ def _estimates(
     gamma: float,
 ) -> dict[str, tuple[float, float]]:
     """Value and mean weight of every registered estimator with U and γ; the released code's forms take the second U."""
-    inputs = weight_inputs(INPUTS, log, target, logging, uncertainty=uncertainty[0], reward_model=rewards)
+    rows = PolicyRows.of(
+        log,
+        target,
+        logging,
+        uncertainty=uncertainty[0],
+        reward_model=rewards,
+        estimators=ESTIMATORS.values(),
+        groups=learned_groups(log, rewards),
+    )
+    released = replace(rows, inputs={**rows.inputs, "uncertainty": uncertainty[1]})
     found = {}
     for name, row in ESTIMATORS.items():
+        if rows.unavailable(row):  # one of them needs scikit-learn, which is an extra
+            continue
         official = name.endswith("_official")
         hyper = {"gamma": gamma} if "gamma" in row.hyper and not official else {}
-        weight, normaliser = row.terms(inputs | {"uncertainty": uncertainty[official]}, **hyper)
-        if row.uses_reward_model:
-            terms = Terms(weight, normaliser, inputs["reward"], rewards.imputed, inputs["baseline"])
-        else:
-            terms = Terms.without_reward_model(weight, normaliser, inputs["reward"])
-        found[name] = (value(terms), float(weight.mean()))
+        terms = (released if official else rows).clustered(row, **hyper)
+        found[name] = (terms.value, terms.mean_weight)
     return found
 
 

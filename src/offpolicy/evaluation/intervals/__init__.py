@@ -11,6 +11,7 @@ from offpolicy.evaluation.intervals.sensitivity import GammaSensitivity, gamma_s
 from offpolicy.evaluation.intervals.worst_case import (
     WorstCase,
     linearised_propensity_error,
+    propensity_effects,
     worst_case_self_normalised,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "interval",
     "linearised_propensity_error",
     "normal",
+    "propensity_effects",
     "worst_case_self_normalised",
 ]

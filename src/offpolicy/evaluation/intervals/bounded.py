@@ -19,7 +19,7 @@ Bound = Annotated[float, POSITIVE]
 """A number no weight w exceeds, known beforehand; infinity where none is."""
 
 NO_BOUND = "no bound on the weight is known"
-NO_FORM = "needs rows divided by 1 or by w"
+NO_FORM = "needs a mean of rows, divided by 1 or by w"
 
 
 @dataclass(frozen=True)
@@ -77,4 +77,4 @@ def obstacle(terms: ClusteredTerms, bound: float) -> str:
     """Why no such interval can be given; empty where it can."""
     if np.isinf(bound):
         return NO_BOUND
-    return "" if terms.is_plain or terms.is_self_normalised else NO_FORM
+    return "" if (terms.is_plain or terms.is_self_normalised) and not terms.temperature else NO_FORM

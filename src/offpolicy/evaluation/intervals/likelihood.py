@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import chdtri
 
 from offpolicy.evaluation.clusters import BASELINE, CORRECTION, NORMALISER, ROWS, WEIGHT, ClusteredTerms, pooled
-from offpolicy.evaluation.intervals.bounded import Bound, obstacle
+from offpolicy.evaluation.intervals.bounded import NO_FORM, Bound, obstacle
 from offpolicy.evaluation.intervals.normal import t_quantile
 from offpolicy.evaluation.intervals.registry import Bounds, interval
 from offpolicy.evaluation.value import Array
@@ -48,6 +48,8 @@ def empirical_likelihood(
 
     `divergence` is Owen's likelihood or its quadratic relative in the Cressie–Read family, which ignores `bound`.
     """
+    if terms.temperature:
+        return Bounds(-math.inf, math.inf, NO_FORM)
     profile = Profile.of(terms, bound, divergence)
     limit = t_quantile(level, terms.clusters) ** 2
     centre, note, free = terms.value, "", 0.0

@@ -6,7 +6,6 @@ The linearised error assumes instead that log β̂ has a standard deviation U in
 group and independent between groups, and gives a standard error.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +41,14 @@ def worst_case_self_normalised(log_ratio: ArrayLike, spread: ArrayLike, reward: 
 def linearised_propensity_error(
     terms: Terms, uncertainty: Tensor, group: Tensor | None = None, *, elasticity: Tensor | None = None
 ) -> float:
-    """√Σ_g (Σ_{n∈g} ∂V/∂log β_n · U_n)²: the standard error that β̂'s own error puts into the value.
+    """√Σ_g (Σ_{n∈g} ∂V/∂log β_n · U_n)²: the standard error that β̂'s own error puts into the value."""
+    return float(propensity_effects(terms, uncertainty, group, elasticity=elasticity).norm())
+
+
+def propensity_effects(
+    terms: Terms, uncertainty: Tensor, group: Tensor | None = None, *, elasticity: Tensor | None = None
+) -> Tensor:
+    """Σ_{n∈g} ∂V/∂log β_n · U_n of each group: the effect of one standard deviation of log β̂ on the value.
 
     Errors of log β̂ are perfectly correlated within a group (pass the action, or zeros for one common error) and
     independent between groups (by default every row is its own). `elasticity` is −∂log w/∂log β, 1 for ratios (the
@@ -51,22 +57,22 @@ def linearised_propensity_error(
     """
     weight, normaliser = terms.weight.double(), terms.normaliser.double()
     total = float(normaliser.sum())
+    size = len(weight) if group is None else int(group.max()) + 1
     if total <= 0:
-        return float("inf")
+        return torch.full((size,), torch.inf, dtype=torch.float64)
     centre = 0.0
     if weight is normaliser or torch.equal(weight, normaliser):
         centre = sum(float(weight[part] @ _outcome(terms, part)) for part in row_pieces(len(weight))) / total
-    sums = torch.zeros(0 if group is None else int(group.max()) + 1, dtype=torch.float64)
-    squares = 0.0
+    effects = torch.zeros(size, dtype=torch.float64)
     for part in row_pieces(len(weight)):
         change = weight[part] * (_outcome(terms, part) - centre) / total * uncertainty[part].double()
         if elasticity is not None:
             change *= elasticity[part].double()
         if group is None:
-            squares += float(change.square().sum())
+            effects[part] = change
         else:
-            sums.index_add_(0, group[part], change)
-    return math.sqrt(squares + float(sums.square().sum()))
+            effects.index_add_(0, group[part], change)
+    return effects
 
 
 def _rows(log_ratio: ArrayLike, spread: ArrayLike, outcome: ArrayLike) -> tuple[Array, Array, Array]:

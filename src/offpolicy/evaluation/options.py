@@ -1,0 +1,45 @@
+"""The options of an evaluation, checked before any expensive work."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from offpolicy.checks import check_choice, check_number
+from offpolicy.estimators import ESTIMATORS, Estimator
+from offpolicy.evaluation.hyper import GAMMA
+from offpolicy.evaluation.intervals import INTERVALS, LEVEL, IntervalMethod
+
+DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of an evaluation, checked."""
+
+    estimators: tuple[str, ...] = DEFAULT_ESTIMATORS
+    intervals: tuple[str, ...] = ("normal",)
+    level: float = 0.95
+    gamma: float | str = GAMMA
+    refits: int = 0
+    seed: int = 0
+    action_groups: Any = None
+    interval: str = "auto"
+    segments: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check options before any expensive work."""
+        check_number("level", self.level, LEVEL)
+        if isinstance(self.gamma, str):
+            check_choice("gamma", self.gamma, ("calibrated",))
+        check_choice("interval", self.interval, ("auto", "guaranteed"))
+        _ = self.rows, self.methods
+
+    @cached_property
+    def rows(self) -> list[Estimator]:
+        """The estimators' rows in the registry."""
+        return [ESTIMATORS.find(name) for name in self.estimators]
+
+    @cached_property
+    def methods(self) -> dict[str, IntervalMethod]:
+        """The intervals asked for."""
+        return {name: INTERVALS.find(name) for name in self.intervals}
