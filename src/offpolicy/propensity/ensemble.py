@@ -31,7 +31,7 @@ SAMPLE_ROWS, SAMPLE_NUMBERS = 40_000, 4_000_000
 """The same of the sample of a longer log, on which families are chosen."""
 JUDGES = 30_000
 """Rows of a long log that are kept for weighing the families."""
-PASSES = 10
+PASSES = 15
 """Most passes over a long log."""
 QUADRATIC_WIDTH, QUADRATIC_NUMBERS = 24, 10_000_000
 """Most features whose products are tried, and most contexts × actions for which they are."""
@@ -46,7 +46,17 @@ STEPS = 300
 """Most steps of expectation–maximisation."""
 CROSS_FITTED = ("network", "towers", "trees")
 """Families whose own rows tell too little about others."""
-SIMPLEST_FIRST = ("popularity", "linear", "quadratic", "greedy_linear", "towers", "top_k", "network", "trees")
+SIMPLEST_FIRST = (
+    "uniform",
+    "popularity",
+    "linear",
+    "quadratic",
+    "greedy_linear",
+    "towers",
+    "top_k",
+    "network",
+    "trees",
+)
 FEWEST_ROWS = 1_000
 """Rows below which only quick families are tried."""
 
@@ -130,14 +140,14 @@ def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitCo
     sampled = sample if view is None else view.seen(sample)
     fold = sample.row_folds(FOLDS, config.seed) if ids else sample.folds(FOLDS, by, config.seed)
     part, rest = sampled.take(fold != 0), sampled.take(fold == 0)
-    first = {name: FAMILIES[name].fit(part, rest, None, config) for name in families_for(sampled)}
+    few = replace(config, epochs=min(config.epochs, PASSES), patience=1)
+    first = {name: FAMILIES[name].fit(part, rest, None, few) for name in families_for(sampled)}
     log_probs = {name: logged_log_prob(model.policy, rest) for name, (model, _) in first.items()}
-    names = {*_missed(log_probs, rest), "popularity", "linear"}
+    names = {*_missed(log_probs, rest), "uniform", "popularity", "linear"}
     parts = round(max(10, log.n_rows / JUDGES))
     judges = (log.row_folds(parts, config.seed) if ids else log.folds(parts, by, config.seed)) == 0
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(~judges), seen.take(judges)
-    few = replace(config, epochs=min(config.epochs, PASSES), patience=1)
     tried = {name: _longer(name, outcome, train, valid, few) for name, (_, outcome) in first.items() if name in names}
     log_probs = {name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}
     kept = _missed(log_probs, valid)
@@ -172,7 +182,7 @@ def families_for(log: LoggedData) -> list[str]:
     """The families worth trying on a log of this size."""
     width = linear_scorer(log).dim
     small = width <= QUADRATIC_WIDTH and log.n_contexts * log.n_actions <= QUADRATIC_NUMBERS
-    names = ["popularity", "linear", *(["quadratic"] if small else [])]
+    names = ["uniform", "popularity", "linear", *(["quadratic"] if small else [])]
     if log.n_rows >= FEWEST_ROWS:
         names += ["greedy_linear", "network", *(["towers"] if id_columns(log.contexts) else [])]
         if log.n_contexts * log.n_actions <= TOP_K_NUMBERS:

@@ -30,7 +30,7 @@ all contexts then starts where that one ended."""
 
 TIGHT, LOOSE, SEARCH = 1e-10, 1e-5, 1e-4
 """How near to its maximum the likelihood must be, as a share of it: in float64; in float32, where it is then far below
-the error of the estimate itself; and in float32 to compare ridges and to start from."""
+the error of the estimate itself; and to compare ridges and to start from."""
 
 
 def fits_whole(log: LoggedData, scorer: Scorer) -> bool:
@@ -123,17 +123,15 @@ def _fit_whole(
 ) -> FitOutcome:
     some = _some_contexts(log, config.seed, "ridge")
     problem, most = WholeBatch(scorer, log, some), 2 * config.epochs
-    exact = some is None and problem.dtype == torch.float64
     ridge = config.ridge if chosen is None else chosen.ridge
-    searched, converged = ridge is None and held_out is not None, False
+    searched = ridge is None and held_out is not None
     if ridge is None and held_out is not None:
-        ridge, converged = _best_ridge(scorer, problem, held_out, config)
+        ridge = _best_ridge(scorer, problem, held_out, config)
     ridge = scorer.default_ridge if ridge is None else ridge
     if some is not None:
         problem.maximise(scorer, ridge, SEARCH, most)
         problem = WholeBatch(scorer, log)
-    if not (searched and exact):
-        converged = problem.maximise(scorer, ridge, TIGHT if problem.dtype == torch.float64 else LOOSE, most)
+    converged = problem.maximise(scorer, ridge, TIGHT if problem.dtype == torch.float64 else LOOSE, most)
     if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
     return FitOutcome(ridge, converged=converged, at_grid_end=searched and ridge in (RIDGES[0], RIDGES[-1]))
@@ -148,18 +146,18 @@ def _some_contexts(log: LoggedData, seed: int, purpose: str) -> npt.NDArray[np.i
     return np.sort(random.choice(log.n_contexts, most, replace=False))
 
 
-def _best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> tuple[float, bool]:
+def _best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> float:
     """From the strongest penalty to the weakest, each started where the last ended, until the score falls twice."""
     score = _scorer_of_rows(scorer, held_out, problem.seen, config.seed)
-    tolerance = TIGHT if problem.dtype == torch.float64 else SEARCH
-    best, falls, kept, kept_state = -math.inf, 0, (scorer.default_ridge, True), None
+    tolerance = SEARCH / 1000 if problem.dtype == torch.float64 else SEARCH
+    best, falls, kept, kept_state = -math.inf, 0, scorer.default_ridge, None
     with progress("logging policy", len(RIDGES), show=config.show_progress) as advance:
         for ridge in reversed(RIDGES):
-            converged = problem.maximise(scorer, ridge, tolerance, 2 * config.epochs)
+            problem.maximise(scorer, ridge, tolerance, 2 * config.epochs)
             found = score()
             advance(f"ridge {ridge:g}, held-out log-likelihood {found:.4f}")
             if found > best:
-                best, falls, kept = found, 0, (ridge, converged)
+                best, falls, kept = found, 0, ridge
                 kept_state = copy.deepcopy(scorer.state_dict())
             else:
                 falls += 1

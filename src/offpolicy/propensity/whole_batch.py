@@ -23,8 +23,9 @@ from torch import Tensor
 from offpolicy.log import LoggedData
 from offpolicy.models import Scorer, log_normaliser_gradient
 
-FLOAT64_NUMBERS = 1_000_000
-"""Up to this many (contexts × actions) numbers the fit is in float64 and converges tightly; beyond, in float32."""
+FLOAT64_NUMBERS, FLOAT64_WEIGHTS = 1_000_000, 20_000
+"""Up to this many (contexts × actions) numbers and weights the fit is in float64 and converges tightly; beyond, in
+float32."""
 
 HISTORY, HISTORY_BYTES = 10, 1 << 27
 """Steps that L-BFGS remembers, fewer where they would take more memory."""
@@ -85,7 +86,8 @@ class WholeBatch:
     def __init__(self, scorer: Scorer, log: LoggedData, contexts: npt.NDArray[np.int64] | None = None) -> None:
         """Collect the sums that the likelihood depends on."""
         size = log.n_contexts if contexts is None else len(contexts)
-        self.dtype = torch.float64 if size * log.n_actions <= FLOAT64_NUMBERS else torch.float32
+        small = size * log.n_actions <= FLOAT64_NUMBERS and scorer.dim * log.n_actions <= FLOAT64_WEIGHTS
+        self.dtype = torch.float64 if small else torch.float32
         features = scorer.states(log.contexts).detach().to(self.dtype)
         weight = np.ones(log.n_rows) if log.row_weight is None else np.asarray(log.row_weight)
         action, context = log.action, log.context_index

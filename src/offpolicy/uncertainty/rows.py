@@ -9,7 +9,7 @@ from torch import Tensor
 from offpolicy.checks import check_choice
 from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import MixturePolicy, ScorerPolicy, logged_log_prob, row_weights, tensor
+from offpolicy.policies import MixturePolicy, ScorerPolicy, UniformPolicy, logged_log_prob, row_weights, tensor
 from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
 from offpolicy.uncertainty.factor import Normalisation
@@ -83,6 +83,8 @@ def uncertainty_of(
     """
     if model.members:
         return _of_ensemble(model, data, rows, form, ridge, normalisation)
+    if isinstance(model.base, UniformPolicy):
+        return torch.zeros(rows.n_rows, dtype=torch.float64)
     if model.is_counted:
         return _of_frequencies(logged_log_prob(model.policy, rows), data.n_events)
     own = _of_model(

@@ -8,7 +8,7 @@ import numpy as np
 from offpolicy.evaluation import audit
 from offpolicy.json_writer import jsonable
 from offpolicy.log import LoggedData
-from offpolicy.propensity import fit_logging_policy, repeat_test
+from offpolicy.propensity import FitConfig, fit_logging_policy, repeat_test
 from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve
 
 QUICK_ROWS = 10_000
@@ -69,7 +69,7 @@ _QUANTILES = {"least": 0.0, "median": 0.5, "most": 1.0}
 
 
 def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
-    beta = fit_logging_policy(log, "auto", seed=seed)
+    beta = fit_logging_policy(log, "auto", config=FitConfig(epochs=20, patience=1, seed=seed), seed=seed)
     certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
     quality = beta.quality.to_json()
     quality.pop("bins")
