@@ -27,7 +27,7 @@ from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.policies import Policy
-from offpolicy.propensity import fit_logging_policy
+from offpolicy.propensity import fit_logging_policy, repeat_test
 from offpolicy.rewards.pooled import PooledRewardModel
 from offpolicy.threads import set_threads
 from offpolicy.uncertainty import row_uncertainty
@@ -82,7 +82,8 @@ def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     )
     rows, estimates = every["target"], {name: auto_estimate(one, LEVEL) for name, one in every.items()}
     estimate = estimates["target"]
-    verdicts = {name: preflight(one, estimates[name]) for name, one in every.items()}
+    repeats = repeat_test(beta, seed=seed)
+    verdicts = {name: preflight(one, estimates[name], repeats) for name, one in every.items()}
     judged = verdicts["target"]
     true_beta = fit_logging_policy(log, "recorded")
     true = PolicyRows.of_all(log, targets, true_beta, estimators=[ESTIMATORS["snips"]])

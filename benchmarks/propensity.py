@@ -75,7 +75,7 @@ def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
         "truth": truth,
         "value": estimate.value,
         "interval": [estimate.interval.low, estimate.interval.high],
-        "answer": preflight(rows, estimate).verdict.answer,
+        "answer": preflight(rows, estimate, repeats).verdict.answer,
         "oracle": _snips(log, world, None),
         "plain": _snips(log, world, _logistic(log)),
         "own_snips": rows.clustered(ESTIMATORS["snips"]).value,

@@ -17,7 +17,8 @@ def test_every_failed_check_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys.modules["offpolicy.evaluation.preflight"], "LEAST_EFFECTIVE", 1000.0)
     found = evaluate(LOG.without_propensities(), "uniform", "linear", estimators=("snips",))["policy"].preflight
     failed = {check.name: check.value for check in found.checks if not check.passed}
-    assert len(failed) == len(found.verdict.reasons) == len(found.checks) - 1  # rewards do vary
+    holds = {"reward varies", "repeats"}  # whatever the limits
+    assert len(failed) == len(found.verdict.reasons) == len([one for one in found.checks if one.name not in holds])
     effective = f"effective sample size is {failed['effective sample size']:.3g} clusters (1000 are needed)"
     assert effective in found.verdict.reasons
     assert any(f"carries {failed['largest weight share']:.1%} of the weight" in one for one in found.verdict.reasons)

@@ -30,7 +30,7 @@ from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy, as_policy, rows_only
 from offpolicy.progress import progress
-from offpolicy.propensity import LoggingPolicy
+from offpolicy.propensity import LoggingPolicy, Repeats, repeat_test
 from offpolicy.results import (
     LOGGING,
     Comparison,
@@ -206,7 +206,12 @@ class Evaluator:
     @cached_property
     def preflights(self) -> dict[str, Preflight]:
         """Checks and verdict of every policy."""
-        return {name: preflight(rows, self.estimates[name]) for name, rows in self.rows.items()}
+        return {name: preflight(rows, self.estimates[name], self.repeats) for name, rows in self.rows.items()}
+
+    @cached_property
+    def repeats(self) -> Repeats | None:
+        """Whether the logger knew more about users than the columns hold, tested once, on the log of β̂."""
+        return repeat_test(self.beta, seed=self.options.seed) if isinstance(self.beta, LoggingPolicy) else None
 
     @property
     def scale(self) -> Scale:
@@ -256,7 +261,7 @@ class Evaluator:
         if self.options.segments is None:
             return []
         candidates = {name: self.rows[name] for name in self.candidates}
-        return breakdown(candidates, self.options.segments, self.options.level, self.scale)
+        return breakdown(candidates, self.options.segments, self.options.level, self.scale, self.repeats)
 
     def _policy(self, name: str) -> PolicyResult:
         rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level

@@ -15,6 +15,7 @@ from offpolicy.evaluation.views import Width
 from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import tensor
+from offpolicy.propensity import Repeats
 from offpolicy.results import Check, Preflight, Verdict
 
 LEAST_EFFECTIVE = 50.0
@@ -45,10 +46,20 @@ WIDEST = 0.5
 """An interval wider than this share of the reward range says too little to act on."""
 
 
-def preflight(rows: PolicyRows, estimate: AutoEstimate) -> Preflight:
-    """Check weights, support, logger and estimate, and give a verdict."""
+def preflight(rows: PolicyRows, estimate: AutoEstimate, repeats: Repeats | None = None) -> Preflight:
+    """Check weights, support, logger and estimate, and give a verdict; `repeats` is the repeat test of β̂."""
     log = rows.log
     checks = [*_weight_checks(rows), *_log_checks(log, rows), *_estimate_checks(estimate), *_drift(rows, estimate)]
+    if repeats is not None:
+        checks.append(
+            Check(
+                name="repeats",
+                value=repeats.ratio,
+                passed=not repeats.flagged,
+                meaning="pairs of rows of one user (or context) with the same action, observed over expected: 1 where "
+                f"the logger looked at the columns alone; its standard error is {repeats.error:.2g}",
+            )
+        )
     supported = None
     if rows.unsupported is not None:
         mean = float(np.average(rows.unsupported.numpy(), weights=log.context_weight))
@@ -183,7 +194,7 @@ def _drift(rows: PolicyRows, estimate: AutoEstimate) -> list[Check]:
 def _verdict(failed: list[Check], supported: float | None, rows: PolicyRows) -> Verdict:
     if not failed:
         return Verdict(answer="answerable", advice="Rely on the estimate and its interval.")
-    reasons = [_reason(check) for check in failed]
+    reasons = [_reason(check, "context" if rows.log.cluster is None else "user") for check in failed]
     support_only = {check.name for check in failed} <= {"target mass without support", "largest weight share"}
     if support_only and supported is not None and supported >= 0.3:
         part = f"Evaluate on the {supported:.0%} of contexts where logging supports the policy; explore in the others."
@@ -191,8 +202,8 @@ def _verdict(failed: list[Check], supported: float | None, rows: PolicyRows) -> 
     return Verdict(answer="run an experiment", reasons=reasons, advice=_experiment_advice(rows))
 
 
-def _reason(check: Check) -> str:
-    """What a failed check found, in one plain sentence."""
+def _reason(check: Check, unit: str) -> str:
+    """What a failed check found, in one plain sentence; `unit` is what repeats in the log."""
     if check.value is None:
         return f"{check.name} is unknown ({check.meaning})"
     sentences = {
@@ -207,6 +218,8 @@ def _reason(check: Check) -> str:
         "contexts shown one action": "{:.1%} of repeated contexts were shown a single action",
         "certain logging": "{:.1%} of rows have a logging probability above "
         + f"{CERTAIN:.0%} (a deterministic logger says nothing about other actions)",
+        "repeats": f"the same {unit} got the same action {{:.1f}} times as often as the columns explain: the logger "
+        "knew more than they hold",
         "reward varies": "every row has the same reward",
         "agreement of views": "estimates with and without a reward model are {:.3g} standard errors apart"
         + f" (at most {CONTRADICTION:g} are acceptable)",

@@ -16,6 +16,7 @@ from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
 from offpolicy.log import CategoricalColumn, LoggedData, NumericColumn
+from offpolicy.propensity import Repeats
 from offpolicy.results import Segment
 
 TIME = "time"
@@ -29,7 +30,11 @@ Part = tuple[str, npt.NDArray[np.bool_]]
 
 
 def breakdown(
-    policies: Mapping[str, PolicyRows], column: str, level: float = 0.95, scale: Scale | None = None
+    policies: Mapping[str, PolicyRows],
+    column: str,
+    level: float = 0.95,
+    scale: Scale | None = None,
+    repeats: Repeats | None = None,
 ) -> list[Segment]:
     """Value and difference to logging of every policy in every segment, on the user's scale."""
     scale = scale or Scale()
@@ -43,7 +48,7 @@ def breakdown(
             estimate, own = auto_estimate(mine, joint), logging_estimate(mine, joint)
             width, difference = difference_width(estimate, own), estimate.value - own.value
             half = width.half(joint)
-            refused = not preflight(mine, estimate).verdict.answerable
+            refused = not preflight(mine, estimate, repeats).verdict.answerable
             p_values.append(1.0 if refused else width.p_value(difference))
             found.append(
                 Segment(
