@@ -11,6 +11,7 @@ from offpolicy.cli.options import (
     ClusterColumn,
     Config,
     ContextColumns,
+    DropDuplicates,
     Force,
     Invocation,
     Kinds,
@@ -47,6 +48,7 @@ def learn(
     kind: Kinds = None,
     reward_range: RewardRange = None,
     actions: Actions = None,
+    drop_duplicates: DropDuplicates = False,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", help="How to learn: uips (default), ce, bips_cap, dr, ...; repeat it to try several."),

@@ -57,6 +57,9 @@ RewardRange = Annotated[
 Actions = Annotated[
     str | None, typer.Option("--actions", help="File with all actions (column as in the log) and their features.")
 ]
+DropDuplicates = Annotated[
+    bool, typer.Option("--drop-duplicates", help="Drop rows that are exact copies of earlier ones, and say how many.")
+]
 Config = Annotated[
     str | None,
     typer.Option(
@@ -129,6 +132,7 @@ def log_spec(context: typer.Context) -> "LogSpec":
         context=tuple(given.get("context") or ()),
         kinds=pairs("kind", given.get("kind") or ()),
         reward_range=reward_range(given.get("reward_range")),
+        drop_duplicates=bool(given.get("drop_duplicates")),
         **single,
     )
 

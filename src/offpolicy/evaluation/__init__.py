@@ -15,7 +15,7 @@ from offpolicy.evaluation.inputs import (
 )
 from offpolicy.evaluation.intervals import LEVEL
 from offpolicy.evaluation.options import Options
-from offpolicy.evaluation.preflight import preflight
+from offpolicy.evaluation.preflight import preflight, shown_one_action
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
 from offpolicy.evaluation.rows import PolicyRows
@@ -49,6 +49,7 @@ __all__ = [
     "preflight",
     "rank_all",
     "rank_lists",
+    "shown_one_action",
     "top_actions",
     "value",
     "weight_inputs",

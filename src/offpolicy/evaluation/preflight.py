@@ -33,7 +33,7 @@ CONTRADICTION = 6.0
 DETERMINISTIC = 0.9
 """Share of contexts with one action, or of rows with certain propensity, beyond which the logger is deterministic."""
 LEAST_REPEATED = 30
-"""Contexts shown more than once, below which they say nothing about the logger."""
+"""Rows of contexts already seen, below which they say nothing about the logger."""
 LEAST_REPEATED_SHARE = 0.1
 """Share of the rows that must lie in such contexts; fewer may be duplicates."""
 HEAVIEST_TAIL = 1.0
@@ -119,7 +119,8 @@ def _tail_check(weight: Array) -> list[Check]:
     return [Check(name="tail of the weights", value=shape, passed=shape <= HEAVIEST_TAIL, meaning=meaning)]
 
 
-def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
+def shown_one_action(log: LoggedData) -> float | None:
+    """The share of repeated contexts in which one action was ever shown; None where too few repeat to tell."""
     pairs = log.context_index.astype(np.int64)
     pairs *= log.n_actions
     pairs += log.action
@@ -129,8 +130,14 @@ def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
     shown = np.bincount(log.context_index, minlength=log.n_contexts)
     repeated = shown > 1
     # A few repeated rows may be duplicates; they say nothing about how the logger chooses.
-    enough = repeated.sum() >= LEAST_REPEATED and shown[repeated].sum() >= LEAST_REPEATED_SHARE * log.n_rows
-    single = float((per_context[repeated] == 1).mean()) if enough else None
+    enough = (shown[repeated] - 1).sum() >= LEAST_REPEATED and shown[
+        repeated
+    ].sum() >= LEAST_REPEATED_SHARE * log.n_rows
+    return float((per_context[repeated] == 1).mean()) if enough else None
+
+
+def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
+    single = shown_one_action(log)
     certain = rows.mean(rows.inputs["log_logging"] > np.log(CERTAIN))
     spread = float(log.reward.std())
     return [

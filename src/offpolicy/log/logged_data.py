@@ -291,6 +291,12 @@ class LoggedData:
         )
         return owned(hashes if self.timestamp is None else mixed(hashes) ^ mixed(self.timestamp))
 
+    @property
+    def duplicates(self) -> npt.NDArray[np.bool_]:
+        """Which rows say exactly what an earlier row of the same cluster says: context, action, reward, instant."""
+        hashes = self.row_hashes if self.cluster is None else mixed(self.row_hashes) ^ self.cluster_hashes[self.cluster]
+        return np.asarray(occurrence(hashes) > 0)
+
     @cached_property
     def rows_fingerprint(self) -> str:
         """A digest of what the rows say, in order; the same whatever the vocabulary's order and the rows' weights."""

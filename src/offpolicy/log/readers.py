@@ -38,6 +38,7 @@ def read_log(
     kinds: Mapping[str, Kind] | None = None,
     actions: Any = None,
     reward_range: tuple[float, float] | None = None,
+    drop_duplicates: bool = False,
 ) -> LoggedData:
     """Read a log from Parquet, CSV or NDJSON files (path, glob or list) or from a frame in memory.
 
@@ -45,7 +46,8 @@ def read_log(
     `kinds` overrides the kind of a feature column (`LogSchema` states the rule). `actions` lists all action ids, or
     is a file or frame in which the column called like `action` holds the ids and all others are action features;
     without it the actions are those that were logged. A timestamp may be a datetime, a date, an integer, or a float
-    in seconds; dates and floats become microseconds.
+    in seconds; dates and floats become microseconds. `drop_duplicates` keeps the first of rows that are equal in every
+    column that was read (`log.duplicates` says which are not the first).
     """
     schema = LogSchema(
         context=context,
@@ -57,7 +59,8 @@ def read_log(
         kinds={} if kinds is None else kinds,
         reward_range=UNIT_RANGE if reward_range is None else reward_range,
     )
-    return _log_of(read_table(source, schema.columns), schema, actions)
+    log = _log_of(read_table(source, schema.columns), schema, actions)
+    return log.take(~log.duplicates) if drop_duplicates else log
 
 
 def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:

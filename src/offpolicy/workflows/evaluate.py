@@ -10,7 +10,7 @@ from offpolicy.evaluation import Evaluator, Options
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout, Rows, unseen_part
-from offpolicy.workflows.roles import LogSpec, kind_notes, probability_column, resolve
+from offpolicy.workflows.roles import LogSpec, kind_notes, probability_column, resolve, without_duplicates
 from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
 
 
@@ -34,9 +34,11 @@ def run_evaluate(
     saved = {name: load_policy(policy_folder(what)) for name, what in asked.items() if is_folder(what)}
     named = spec.propensity is not None
     spec = resolve(filled_from_policies(spec, list(saved.values())))
-    log = spec.read()
+    log, kept, dropped = without_duplicates(spec, spec.read())
     rules = {name: Holdout.from_json((one.metadata.model_extra or {}).get("held_out")) for name, one in saved.items()}
     part, rows, notes = unseen_part(log, {name: rule for name, rule in rules.items() if rule is not None})
+    if kept is not None:
+        rows = kept if rows is None else kept[rows]
     targets = {name: _target(spec, rows, what, saved.get(name)) for name, what in asked.items()}
     model = options.model(spec, named)
     folders = [*([] if folder is None else [folder]), *(run_folder(what) for what in asked.values() if is_folder(what))]
@@ -50,6 +52,7 @@ def run_evaluate(
     models = evaluator.propensity_models() if options.propensity_models else []
     said = (
         *spec.notes,
+        *dropped,
         *kind_notes(spec, log),
         *unused_propensities(spec, model),
         *notes,

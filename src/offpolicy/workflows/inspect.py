@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from offpolicy.evaluation import audit
+from offpolicy.evaluation import audit, shown_one_action
 from offpolicy.json_writer import jsonable
 from offpolicy.log import LoggedData
 from offpolicy.propensity import FitConfig, fit_logging_policy, repeat_test
-from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve
+from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve, without_duplicates
 
 QUICK_ROWS = 10_000
 """Rows for the quick fits; of a longer log a random share of contexts is taken."""
@@ -26,11 +26,11 @@ DAMAGED = 0.05
 def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
     """Facts, signs of trouble, a quick β̂ and (where propensities are recorded) their audit; plain values."""
     spec = resolve(spec)
-    log = spec.read()
+    log, _, dropped = without_duplicates(spec, spec.read())
     quick = _shortened(log, seed)
     found: dict[str, Any] = {
         "log": log.summary() | {"source": spec.source, "columns": columns_of(spec, log)},
-        "inferred": [*spec.notes, *kind_notes(spec, log)],
+        "inferred": [*spec.notes, *dropped, *kind_notes(spec, log)],
         "facts": _facts(log),
         "logging_model": _quick_fit(quick, seed),
         "audit": None if log.logging_prob is None else audit(quick, seed=seed).to_json(),
@@ -49,18 +49,16 @@ def _shortened(log: LoggedData, seed: int) -> LoggedData:
 
 def _facts(log: LoggedData) -> dict[str, Any]:
     per_context = np.bincount(log.context_index, minlength=log.n_contexts)
-    pairs = np.unique(log.context_index.astype(np.int64) * log.n_actions + log.action)
-    actions_per_context = np.bincount(pairs // log.n_actions, minlength=log.n_contexts)
-    repeated = per_context > 1
     never = np.flatnonzero(log.action_count == 0)
     return {
         "rows_per_context": {name: float(np.quantile(per_context, q)) for name, q in _QUANTILES.items()},
-        "contexts_repeated": int(repeated.sum()),
-        "contexts_shown_one_action": float((actions_per_context[repeated] == 1).mean()) if repeated.any() else None,
+        "contexts_repeated": int((per_context > 1).sum()),
+        "contexts_shown_one_action": shown_one_action(log),
         "rows_per_action": {name: float(np.quantile(log.action_count, q)) for name, q in _QUANTILES.items()},
         "rare_actions": int(((log.action_count > 0) & (log.action_count < RARE)).sum()),
         "never_logged": log.actions.vocabulary.decode(never[:10].tolist()) if len(never) else [],
         "most_logged_share": float(log.action_count.max()) / log.n_rows,
+        "duplicates": int(log.duplicates.sum()),
         "reward_varies": bool(log.reward.min() < log.reward.max()),
     }
 
@@ -88,6 +86,8 @@ def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
     said = []
     if not facts["reward_varies"]:
         said.append("Every reward is the same: nothing can be learned. Check that the reward column is the right one.")
+    if facts["duplicates"]:
+        said.append(_on_duplicates(log, facts["duplicates"]))
     single = facts["contexts_shown_one_action"]
     if (single is not None and single > DETERMINISTIC) or model["certain_rows"] > DETERMINISTIC:
         said.append(
@@ -123,3 +123,12 @@ def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
     elif found["audit"] is not None:
         said.append(found["audit"]["advice"])
     return said
+
+
+def _on_duplicates(log: LoggedData, count: int) -> str:
+    rows = "1 row is an exact copy" if count == 1 else f"{count:,} rows are exact copies"
+    told_apart = " and time" if log.timestamp is not None else ""
+    return (
+        f"{rows} of an earlier one (same context, action, reward{told_apart}). If events were written twice, drop them "
+        "with --drop-duplicates; if the columns are simply too few to tell events apart, keep them."
+    )

@@ -14,7 +14,7 @@ from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.evaluate import fit_note, unused_propensities
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout
-from offpolicy.workflows.roles import LogSpec, kind_notes, resolve
+from offpolicy.workflows.roles import LogSpec, kind_notes, resolve, without_duplicates
 from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
 
 
@@ -41,7 +41,7 @@ def run_learn(
     folder = check_folder(out, "learn", (RESULTS, "policy", "policies", "training"), options.force)
     named = spec.propensity is not None
     spec = resolve(spec)
-    log = spec.read()
+    log, _, dropped = without_duplicates(spec, spec.read())
     mark_folder(folder, "learn")
     rule = Holdout.of(log, held_out, options.seed)
     train, held, _ = rule.divide(log)
@@ -60,7 +60,7 @@ def run_learn(
             _save(one, log, folder / "policies" / name, about)
     policy = _save(learned[best], log, folder / "policy", about)
     said = (
-        *(*spec.notes, *kind_notes(spec, log), *unused_propensities(spec, model), *taken, *held_out_notes),
+        *(*spec.notes, *dropped, *kind_notes(spec, log), *unused_propensities(spec, model), *taken, *held_out_notes),
         *(_divided(rule, log, train, held), *fit_note(evaluator)),
     )
     history = {name: one.history for name, one in learned.items()}

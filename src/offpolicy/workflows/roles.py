@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from offpolicy.errors import LogError, ParameterError
@@ -22,6 +24,7 @@ from offpolicy.log import (
 )
 from offpolicy.progress import progress
 
+Rows = npt.NDArray[np.int64]
 KINDS: tuple[Kind, ...] = ("numeric", "categorical", "embedding", "bag")
 NAMES: Mapping[str, tuple[str, ...]] = {
     "action": ("action", "action_id", "item", "item_id", "arm", "arm_id", "chosen_action", "shown", "variant"),
@@ -57,6 +60,7 @@ class LogSpec:
     kinds: Mapping[str, str] = field(default_factory=dict)
     reward_range: tuple[float, float] | None = None
     actions: Any = None
+    drop_duplicates: bool = False
     notes: tuple[str, ...] = ()
     """What was inferred, in words."""
 
@@ -87,6 +91,17 @@ class LogSpec:
                 actions=self.actions,
                 reward_range=self.reward_range,
             )
+
+
+def without_duplicates(spec: LogSpec, log: LoggedData) -> tuple[LoggedData, Rows | None, tuple[str, ...]]:
+    """The log without repeated rows if that was asked for, the positions of its rows (None: all), and a note."""
+    if not spec.drop_duplicates:
+        return log, None, ()
+    rows = np.flatnonzero(~log.duplicates)
+    dropped = log.n_rows - len(rows)
+    if not dropped:
+        return log, None, ("No row is an exact copy of an earlier one: none was dropped.",)
+    return log.take(rows), rows, (f"Dropped {dropped:,} of {log.n_rows:,} rows, exact copies of earlier ones.",)
 
 
 def resolve(spec: LogSpec) -> LogSpec:
