@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
@@ -13,9 +14,10 @@ from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estim
 from offpolicy.evaluation.comparison import best_by_lower_bound, compare, difference_width
 from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simultaneous_gamma
+from offpolicy.evaluation.hidden import column_strengths, hidden_sentence, moved_to, sharp_range, tipping
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.inputs import GROUP_INPUT
-from offpolicy.evaluation.intervals import INTERVALS, Interval, gamma_sensitivity
+from offpolicy.evaluation.intervals import GAMMAS, INTERVALS, Interval, gamma_sensitivity
 from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, Options
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import (
@@ -33,6 +35,7 @@ from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy, Repeats, repeat_test
 from offpolicy.results import (
     LOGGING,
+    ColumnStrength,
     Comparison,
     Estimate,
     Evaluation,
@@ -63,6 +66,7 @@ def evaluate(
     action_groups: Any = None,
     interval: str = "auto",
     segments: str | None = None,
+    sensitivity_columns: bool = False,
     seed: int = 0,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
@@ -75,11 +79,21 @@ def evaluate(
     action) serves estimators that weigh groups; they are learned from the reward model where none is given. β̂, U
     and a reward model are fitted unless they are given, one by one or as `nuisances`. `interval="guaranteed"` adds
     an interval with a proof, at the price of some 40 fits of β̂ and of its width. `segments` (a context column, or
-    "time") breaks values and differences down. Results are on the user's scale of rewards. Nothing of size rows ×
-    actions is ever made.
+    "time") breaks values and differences down. `sensitivity_columns` says how strong hidden information must have been
+    to overturn a conclusion, measured by leaving out each context column (a linear fit each, at most 8). Results are on
+    the user's scale of rewards. Nothing of size rows × actions is ever made.
     """
     options = Options(
-        tuple(estimators), tuple(intervals), level, gamma, refits, seed, action_groups, interval, segments
+        tuple(estimators),
+        tuple(intervals),
+        level,
+        gamma,
+        refits,
+        seed,
+        action_groups,
+        interval,
+        segments,
+        sensitivity_columns,
     )
     if nuisances is None:
         given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
@@ -276,12 +290,36 @@ class Evaluator:
             estimates=[self._estimate(rows, row, lam) for row in self.options.rows if row.name not in left_out],
             left_out=left_out,
             preflight=self.preflights[name],
-            sensitivity=scale.sensitivity(_sensitivity(rows, estimate.value, self.on_policy.value)),
+            sensitivity=scale.sensitivity(self._sensitivity(name)),
             detectable_effect=scale.width(detectable_effect(difference_width(estimate, self.on_policy), level)),
             guarantee=guarantee(rows, aware["guaranteed"], scale) if "guaranteed" in aware else "",
             propensity_intervals={method: scale.interval(interval) for method, interval in aware.items()},
             reference=name in self.references,
         )
+
+    def _sensitivity(self, name: str) -> Sensitivity:
+        rows, value, threshold = self.rows[name], self.estimates[name].value, self.on_policy.value
+        found = _sensitivity(rows, value, threshold)
+        if not self.options.sensitivity_columns:
+            return found
+        if self._sharp and not rows_only(self.targets[name]):
+            model = self.nuisances.reward_model
+            sharp = moved_to(sharp_range(self.log, self.targets[name], self.beta, model, GAMMAS), value)
+            flips = tipping(sharp, value, threshold)
+            curves = {"sharp_low": sharp.low.tolist(), "sharp_high": sharp.high.tolist()}
+            found = found.model_copy(update=curves | {"sharp_flips_at": flips})
+        found = found.model_copy(update={"columns": self.column_strengths})
+        return found.model_copy(update={"sentence": hidden_sentence(found)})
+
+    @property
+    def _sharp(self) -> bool:
+        """Whether sharp bounds are known: for binary rewards, where β̂ knows all actions."""
+        return bool(np.isin(self.log.reward, (0.0, 1.0)).all()) and not rows_only(self.beta)
+
+    @cached_property
+    def column_strengths(self) -> list[ColumnStrength]:
+        """What leaving out each context column does to β̂."""
+        return column_strengths(self.log, self.options.seed)
 
     def _propensity_intervals(self, name: str) -> dict[str, Interval]:
         options, rows = self.options, self.rows[name]

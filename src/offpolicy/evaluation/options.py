@@ -25,6 +25,7 @@ class Options:
     action_groups: Any = None
     interval: str = "auto"
     segments: str | None = None
+    sensitivity_columns: bool = False
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""

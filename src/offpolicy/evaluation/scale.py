@@ -53,7 +53,6 @@ class Scale:
 
     def sensitivity(self, sensitivity: Sensitivity) -> Sensitivity:
         """The range of the value by Γ."""
-        curves = {
-            name: [None if v is None else self.value(v) for v in getattr(sensitivity, name)] for name in ("low", "high")
-        }
+        names = ("low", "high", "sharp_low", "sharp_high")
+        curves = {name: [None if v is None else self.value(v) for v in getattr(sensitivity, name)] for name in names}
         return sensitivity.model_copy(update=curves)

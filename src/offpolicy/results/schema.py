@@ -120,6 +120,16 @@ class Preflight(Part):
     """Features whose weighted mean differs from their mean: name, shift before, shift after, in standard deviations."""
 
 
+class ColumnStrength(Part):
+    """How strongly the logger used a column: the factor by which leaving it out changes β̂ in nine rows of ten."""
+
+    column: str
+    gamma: Number = None
+    """Factor in probabilities."""
+    odds_gamma: Number = None
+    """Factor in their odds."""
+
+
 class Sensitivity(Part):
     """How wrong β̂ must be, by one factor in every row, before the conclusion against the logging policy flips."""
 
@@ -128,6 +138,15 @@ class Sensitivity(Part):
     gammas: Annotated[list[Number], MaybeList] = []
     low: Annotated[list[Number], MaybeList] = []
     high: Annotated[list[Number], MaybeList] = []
+    sharp_flips_at: Number = None
+    """For binary rewards, where asked for: the least factor in the odds of actions by which hidden information
+    overturns the conclusion; None beyond the largest of `gammas`."""
+    sharp_low: Annotated[list[Number], MaybeList] = []
+    sharp_high: Annotated[list[Number], MaybeList] = []
+    columns: Annotated[list[ColumnStrength], MaybeList] = []
+    """What leaving out each context column does to β̂, the strongest first, where asked for."""
+    sentence: str = ""
+    """How strong hidden information must have been, in words."""
 
 
 class PolicyResult(Part):

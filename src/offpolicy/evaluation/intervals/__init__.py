@@ -7,7 +7,7 @@ from offpolicy.evaluation.intervals.bernstein import empirical_bernstein  # isor
 from offpolicy.evaluation.intervals.betting import betting  # isort: skip
 from offpolicy.evaluation.intervals.likelihood import empirical_likelihood  # isort: skip
 from offpolicy.evaluation.intervals.registry import INTERVALS, LEVEL, Interval, IntervalMethod, interval
-from offpolicy.evaluation.intervals.sensitivity import GammaSensitivity, gamma_sensitivity
+from offpolicy.evaluation.intervals.sensitivity import GAMMAS, GammaSensitivity, gamma_sensitivity
 from offpolicy.evaluation.intervals.worst_case import (
     WorstCase,
     linearised_propensity_error,
@@ -16,6 +16,7 @@ from offpolicy.evaluation.intervals.worst_case import (
 )
 
 __all__ = [
+    "GAMMAS",
     "INTERVALS",
     "LEVEL",
     "GammaSensitivity",
