@@ -61,6 +61,26 @@ def evaluate(
     logging_model: LoggingModel = None,
     level: Level = 0.95,
     propensity_models: PropensityModels = True,
+    segments: Annotated[
+        str | None,
+        typer.Option("--segments", metavar="COLUMN", help="Also by segment: a context column, or time for periods."),
+    ] = None,
+    guaranteed: Annotated[
+        bool,
+        typer.Option("--guaranteed", help="Also an interval with a proof; takes some 40 fits of the logging model."),
+    ] = False,
+    action_groups: Annotated[
+        str | None,
+        typer.Option(
+            "--action-groups", metavar="COLUMN", help="Also estimators that weigh groups: a column of --actions."
+        ),
+    ] = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity", help="Also how strong hidden information must have been; refits without columns."
+        ),
+    ] = False,
     out: Annotated[str | None, typer.Option("--out", help="Folder for results.json.")] = None,
     seed: Seed = 0,
     config: Config = None,
@@ -74,6 +94,7 @@ def evaluate(
     also in a later version of its log. A policy given with --compare is a reference and never recommended.
     """
     from offpolicy.cli.printing import lines, print_json, show_evaluation
+    from offpolicy.evaluation import DEFAULT_ESTIMATORS, GROUPED, Options
     from offpolicy.workflows import run_evaluate
 
     named = named_policies(policy or ())
@@ -84,7 +105,14 @@ def evaluate(
     if twice is not None:
         raise ParameterError(f"--policy and --compare both name {twice!r}. Give one of them another name.")
     options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
-    run = run_evaluate(log_spec(ctx), named, options, compare_with=others, out=out)
+    asked_for = Options(
+        estimators=DEFAULT_ESTIMATORS if action_groups is None else (*DEFAULT_ESTIMATORS, *GROUPED),
+        action_groups=action_groups,
+        interval="guaranteed" if guaranteed else "auto",
+        segments=segments,
+        sensitivity_columns=sensitivity,
+    )
+    run = run_evaluate(log_spec(ctx), named, options, compare_with=others, asked_for=asked_for, out=out)
     if as_json:
         print_json(run.results.to_json())
     else:

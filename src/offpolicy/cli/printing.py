@@ -66,6 +66,8 @@ def show_evaluation(evaluation: "Evaluation") -> None:
         for c in evaluation.comparisons
     ]
     table("Differences", ("policy", "against", "difference", "low", "high", "relative", "P(better)"), compared)
+    if evaluation.segments:
+        _show_segments(evaluation)
     console = _console()
     for name, one in evaluation.candidates.items():
         verdict = one.preflight.verdict
@@ -73,7 +75,20 @@ def show_evaluation(evaluation: "Evaluation") -> None:
         console.print(verdict.answer, style=ANSWERS.get(verdict.answer, "bold"), markup=False, highlight=False)
         for reason in verdict.reasons:
             console.print(f"  {reason}", markup=False, highlight=False)
-        console.print(f"  {verdict.advice}", markup=False, highlight=False)
+        for sentence in (verdict.advice, one.guarantee, one.sensitivity.sentence):
+            if sentence:
+                console.print(f"  {sentence}", markup=False, highlight=False)
+
+
+def _show_segments(evaluation: "Evaluation") -> None:
+    head = ("segment", "policy", "rows", "value", "logging", "difference", "low", "high", "p, corrected")
+    rows = []
+    for s in evaluation.segments:
+        p = "refused" if s.refused else s.adjusted_p_value
+        ends = (s.difference_low, s.difference_high)
+        rows.append((s.segment, s.policy, s.rows, s.value, s.logging, s.difference, *ends, p))
+    column = evaluation.segments[0].column
+    table(f"By {column} ({evaluation.level:.0%} intervals that hold for all segments at once)", head, rows)
 
 
 def _console() -> Any:

@@ -14,7 +14,7 @@ from offpolicy.evaluation.inputs import (
     weight_inputs,
 )
 from offpolicy.evaluation.intervals import LEVEL
-from offpolicy.evaluation.options import Options
+from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, GROUPED, Options
 from offpolicy.evaluation.preflight import preflight, shown_one_action
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
@@ -24,7 +24,9 @@ from offpolicy.evaluation.value import Terms, value
 __all__ = [
     "ALL_ACTION_INPUTS",
     "CONTEXT_SUMS",
+    "DEFAULT_ESTIMATORS",
     "GAMMA",
+    "GROUPED",
     "LEVEL",
     "TOP_P_INPUTS",
     "ActionSets",

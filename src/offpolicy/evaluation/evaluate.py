@@ -27,7 +27,7 @@ from offpolicy.evaluation.propensities import (
 )
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
-from offpolicy.evaluation.segments import breakdown
+from offpolicy.evaluation.segments import breakdown, segments_of
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy, as_policy, rows_only
@@ -141,6 +141,10 @@ class Evaluator:
                 f"Every reward in this log is {value:g}: nothing tells policies apart. Check that the reward column is "
                 "the right one."
             )
+        if self.options.segments is not None:
+            segments_of(log, self.options.segments)  # an unknown column is refused before any work
+        if self.options.action_groups is not None:
+            action_groups(self.options.action_groups, log)
 
     @cached_property
     def beta(self) -> Policy:

@@ -11,6 +11,9 @@ from offpolicy.evaluation.intervals import INTERVALS, LEVEL, IntervalMethod
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
 
+GROUPED = ("mips", "offcem")
+"""Estimators that weigh groups of actions."""
+
 
 @dataclass(frozen=True)
 class Options:

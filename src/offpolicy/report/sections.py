@@ -34,7 +34,12 @@ SHARES = {
     "interval width",
 }
 """Checks whose value is a share and reads best in percent."""
-NAMES = {"worst_case": "worst case over β̂'s band", "refit_bootstrap": "bootstrap that refits β̂"}
+MOST_SEGMENTS = 100
+NAMES = {
+    "guaranteed": "guaranteed: with a proof",
+    "worst_case": "worst case over β̂'s band",
+    "refit_bootstrap": "bootstrap that refits β̂",
+}
 
 
 def sections(results: Results) -> dict[str, Any]:
@@ -50,6 +55,7 @@ def sections(results: Results) -> dict[str, Any]:
         "policies": _policies(evaluation, results.weights) if evaluation else [],
         "unshown": max(0, len(evaluation.policies) - MOST_POLICIES) if evaluation else 0,
         "head_to_head": _head_to_head(evaluation) if evaluation else [],
+        "segments": _segments(evaluation) if evaluation else None,
         "logging": _logging(evaluation) if evaluation else [],
         "calibration": _calibration(evaluation) if evaluation else None,
         "frequency": frequency_charts(results.frequency),
@@ -159,6 +165,7 @@ def _policy(
         "tone": TONE[verdict.answer],
         "advice": label(verdict.advice, 500),
         "flip": flip_sentence(policy, evaluation.against().get(name)),
+        "said": [label(one, 500) for one in (policy.guarantee, policy.sensitivity.sentence) if one],
         "checks": checks,
         "failed": sum(not check.passed for check in policy.preflight.checks),
         "charts": [chart for chart in charts if chart],
@@ -199,6 +206,35 @@ def _estimators(policy: PolicyResult, logging_value: float | None, places: int) 
     return {"rows": rows, "scale": strip.scale()}
 
 
+def _segments(evaluation: Evaluation) -> dict[str, Any] | None:
+    """The candidates by segment; None where no breakdown was asked for."""
+    if not evaluation.segments:
+        return None
+    places = value_places(evaluation)
+    rows = [
+        {
+            "segment": label(s.segment, 60),
+            "policy": label(s.policy, 60),
+            "rows": plain(s.rows),
+            "value": fixed(s.value, places),
+            "logging": fixed(s.logging, places),
+            "difference": fixed(s.difference, places, sign=True),
+            "ends": _ends(s.difference_low, s.difference_high, places),
+            "p": "refused" if s.refused else _p_value(s.adjusted_p_value),
+        }
+        for s in evaluation.segments[:MOST_SEGMENTS]
+    ]
+    more = len(evaluation.segments) - len(rows)
+    column = label(evaluation.segments[0].column, 60)
+    return {"column": column, "rows": rows, "level": percent(evaluation.level), "more": more}
+
+
+def _p_value(p: float | None) -> str:
+    if p is None:
+        return UNKNOWN
+    return "< 0.001" if p < 0.001 else fixed(p, 3)
+
+
 def _head_to_head(evaluation: Evaluation) -> list[dict[str, str]]:
     places = value_places(evaluation)
     return [
@@ -208,11 +244,7 @@ def _head_to_head(evaluation: Evaluation) -> list[dict[str, str]]:
             "difference": fixed(c.difference, places, sign=True),
             "ends": _ends(c.low, c.high, places),
             "chance": chance(c.probability_of_improvement),
-            "p": UNKNOWN
-            if c.adjusted_p_value is None
-            else "< 0.001"
-            if c.adjusted_p_value < 0.001
-            else fixed(c.adjusted_p_value, 3),
+            "p": _p_value(c.adjusted_p_value),
         }
         for c in evaluation.comparisons[:100]
     ]

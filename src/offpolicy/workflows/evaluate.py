@@ -20,12 +20,13 @@ def run_evaluate(
     options: RunOptions,
     *,
     compare_with: Mapping[str, str] | None = None,
+    asked_for: Options | None = None,
     out: str | Path | None = None,
 ) -> Finished:
     """Evaluate policies (folders, columns of the log, or "uniform"), each named, on a log file.
 
     Rows that any of the saved policies was learned from are left out; β̂, U and q̂ that their runs saved for the other
-    rows are reused.
+    rows are reused. `asked_for` are options of the evaluation beyond level and seed.
     """
     clock = Clock()
     references = dict(compare_with or {})
@@ -47,7 +48,7 @@ def run_evaluate(
         nuisances,
         {name: targets[name] for name in policies},
         {name: targets[name] for name in references},
-        Options(level=options.level, seed=options.seed),
+        replace(asked_for or Options(), level=options.level, seed=options.seed),
     )
     models = evaluator.propensity_models() if options.propensity_models else []
     said = (
