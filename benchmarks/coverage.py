@@ -5,7 +5,9 @@ Run: python benchmarks/coverage.py [--json] [--runs 100] [--settings 0,1,...] [-
 Every run draws a log, hides its propensities, estimates them as `evaluate` does, and asks for the target's value. A
 setting is answerable if the verdict says so in most runs. Coverage is over the runs that were answered; widths are
 medians, relative to the interval of SNIPS with the true propensities. Finished runs are kept in --out and not
-computed again. Other worlds of the same settings are drawn by --world.
+computed again. Settings 0 to 14 are those that constants were set on, the others are loggers of production that nobody
+tuned; those with hidden information count in `hidden_safe` alone (refused or covered). Other worlds of the same
+settings are drawn by --world.
 """
 
 import argparse
@@ -26,14 +28,16 @@ from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.policies import Policy
 from offpolicy.propensity import fit_logging_policy, repeat_test
 from offpolicy.rewards.pooled import PooledRewardModel
 from offpolicy.threads import set_threads
 from offpolicy.uncertainty import row_uncertainty
-from settings import SETTINGS, Rival, World
+from production import PRODUCTION, ProductionWorld
+from settings import SETTINGS, Setting, World
 
 LEVEL = 0.95
+EVERY = (*SETTINGS, *PRODUCTION)
+"""The settings by number: those that constants were set on, then those that nobody tuned."""
 PLAIN = (
     "ips",
     "snips",
@@ -55,13 +59,15 @@ LIMITS = {
     "coverage.median_width_ratio": 1.6,
     "coverage.worst_width_ratio": 2.5,
     "coverage.answerable_share": 0.85,
+    "coverage.hidden_safe": 0.9,
 }
 
 
 @functools.cache
-def world_of(number: int, world_seed: int) -> tuple[World, dict[str, float]]:
+def world_of(number: int, world_seed: int) -> tuple[World | ProductionWorld, dict[str, float]]:
     """The world of a setting and the true values of its policies."""
-    world = World(SETTINGS[number], world_seed)
+    setting = EVERY[number]
+    world = World(setting, world_seed) if isinstance(setting, Setting) else ProductionWorld(setting, world_seed)
     return world, world.truths()
 
 
@@ -76,7 +82,7 @@ def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     scorer = beta.whole.scorer
     model = PooledRewardModel.fit(hidden, None if scorer is None else scorer.design)
     asked = [ESTIMATORS[name] for name in PLAIN]
-    targets: dict[str, Policy] = {"target": world, "rival": Rival(world)}
+    targets = world.targets()
     every = PolicyRows.of_all(
         hidden, targets, beta, uncertainty=row_uncertainty(beta), reward_model=model, estimators=asked, support=True
     )
@@ -177,7 +183,10 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         table.append(
             {
-                "setting": SETTINGS[number].name,
+                "setting": EVERY[number].name,
+                "hidden": EVERY[number].hidden,
+                "repeated": EVERY[number].repeated,
+                "safe": float(np.mean([run["answer"] != "answerable" or _covers(run, "auto") for run in mine])),
                 "runs": len(mine),
                 "answered": len(answered) / len(mine),
                 "answerable": answerable,
@@ -247,22 +256,24 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--table", action="store_true", help="the table in Markdown")
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--settings", default=",".join(map(str, range(len(SETTINGS)))))
+    parser.add_argument("--settings", default=",".join(map(str, range(len(EVERY)))))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--world", type=int, default=0, help="seed of the worlds; give each its own --out")
     parser.add_argument("--out", type=Path, default=Path("runs/coverage.jsonl"))
     options = parser.parse_args()
     settings = [int(s) for s in options.settings.split(",")]
     table = summarise(collect(options.out, settings, options.runs, options.workers, options.world))
-    answerable = [row for row in table if row["answerable"]]
+    honest = [row for row in table if not row["hidden"]]
+    answerable = [row for row in honest if row["answerable"]]
     ratios = [row["methods"]["auto"]["width_ratio"] or 0.0 for row in answerable]
-    differences = [one["coverage"] for row in table for one in row["differences"] if one["answerable"]]
+    differences = [one["coverage"] for row in honest for one in row["differences"] if one["answerable"]]
     figures = {
         "coverage.worst_answerable": min((row["methods"]["auto"]["coverage"] for row in answerable), default=0.0),
         "coverage.worst_difference": min(differences, default=0.0),
         "coverage.median_width_ratio": float(np.median(ratios)) if ratios else 0.0,
         "coverage.worst_width_ratio": max(ratios, default=0.0),
-        "coverage.answerable_share": len(answerable) / len(table),
+        "coverage.answerable_share": len(answerable) / max(len(honest), 1),
+        "coverage.hidden_safe": min((row["safe"] for row in table if row["hidden"] and row["repeated"]), default=1.0),
     }
     if options.json:
         for row in table:

@@ -61,10 +61,10 @@ class Requests:
 class LoggerWorld:
     """One logger over K actions."""
 
-    def __init__(self, logger: str, n_actions: int, rows: int, seed: int) -> None:
+    def __init__(self, logger: str, n_actions: int, rows: int, seed: int, rows_a_user: int = ROWS_A_USER) -> None:
         self.logger, self.n_actions, self.rows, self.seed = logger, n_actions, rows, seed
         self.actions = ActionTable.numbered(n_actions)
-        self.n_users = rows // ROWS_A_USER
+        self.n_users = rows // rows_a_user
         random = torch_generator(seed, "logger", logger, n_actions)
         width = NUMBERS + SEGMENTS
 
@@ -118,9 +118,21 @@ class LoggerWorld:
                 turned: Tensor = torch.cos(angle) * linear + torch.sin(angle) * (r.x @ self._later.T)
                 return turned.softmax(1)
             case _:
-                taste = self._users[r.user] @ self._items.T / math.sqrt(TASTES)
-                known: Tensor = 0.7 * linear + 1.3 * taste
+                known: Tensor = 0.7 * linear + 1.3 * self.taste_of(r.user)
                 return known.softmax(1)
+
+    def taste_of(self, user: Tensor) -> Tensor:
+        """What each user thinks of every action, (n, K)."""
+        return self._users[user] @ self._items.T / math.sqrt(TASTES)
+
+    @property
+    def popularity(self) -> Tensor:
+        """The actions' own scores, (K,)."""
+        return self._popularity
+
+    def make_zipf(self) -> None:
+        """Let the actions' own scores follow Zipf's law."""
+        self._popularity = self._zipf
 
     def _network(self, x: Tensor) -> Tensor:
         return torch.tanh(x @ self._first.T + self._offset)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData
-from offpolicy.policies import tensor
+from offpolicy.policies import Policy, tensor
 from offpolicy.seeding import torch_generator
 
 
@@ -32,6 +32,8 @@ class Setting:
     dimensions: int = 5
     popularity: float = 0.5
     """Spread of the actions' own scores."""
+    hidden: bool = False
+    repeated: bool = False
 
 
 SETTINGS = (
@@ -112,6 +114,10 @@ class World:
             actions=setting.actions,
             logging_prob=log_probs.gather(1, action).exp().flatten().numpy(),
         )
+
+    def targets(self) -> "dict[str, Policy]":
+        """The two targets."""
+        return {"target": self, "rival": Rival(self)}
 
     def truth(self, draws: int = 200_000) -> float:
         """V(target) over the population of contexts, by a large fresh sample."""
