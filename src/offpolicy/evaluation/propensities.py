@@ -112,7 +112,7 @@ def under_other_models(
     tried += [
         (one.name, one.quality.log_likelihood, one.quality.calibration_error, one.model.policy)
         for one in others
-        if one.name != beta.model
+        if one.name not in ("uniform", beta.model)
     ]
     tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
     return [
