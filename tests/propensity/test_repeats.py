@@ -135,3 +135,15 @@ def test_a_policy_in_time_is_asked_at_each_row_own_time(monkeypatch: pytest.Monk
         ratios.append(found.ratio)
     assert ratios[0] == pytest.approx(1, abs=0.06)
     assert ratios[0] <= ratios[1]
+
+
+def test_shrinkage_of_an_embedded_id_is_no_sign_of_hidden_knowledge() -> None:
+    """With the user's id among the columns, pooled tastes leave an excess that only its hiding would make a sign."""
+    known = repeat_test(fit_logging_policy(knowing_users(100, 20).log, "towers"))
+    blind = repeat_test(fit_logging_policy(knowing_users(100, 20, shown=False).log, "linear"))
+    assert known is not None
+    assert blind is not None
+    assert known.tolerated > blind.tolerated
+    assert not known.flagged
+    assert blind.flagged
+    assert known.ratio < blind.ratio

@@ -77,8 +77,9 @@ LoggingModel = Annotated[
     str | None,
     typer.Option(
         "--logging-model",
-        help="Model of the logging policy: auto, recorded, uniform, popularity, counts, linear, quadratic or "
-        "two_tower. Default: recorded if --propensity is given, else auto.",
+        help="Model of the logging policy: auto (an ensemble), recorded, uniform, popularity, counts, linear, "
+        "quadratic, greedy_linear, top_k, network, towers, trees or two_tower. Default: recorded if --propensity is "
+        "given, else auto.",
         show_default=False,
     ),
 ]

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from scipy.stats import norm
 
-from offpolicy.log import LoggedData
+from offpolicy.log import CategoricalColumn, LoggedData
+from offpolicy.models import id_columns
 from offpolicy.propensity.ensemble import shortened
 from offpolicy.propensity.fit import LoggingPolicy
 
@@ -21,8 +22,9 @@ ROWS, NUMBERS = 30_000, 20_000_000
 """Most rows and most rows × actions that are looked at; of a longer log a share of its units."""
 FEWEST_PAIRS = 50.0
 """Expected pairs of equal actions below which nothing can be said."""
-TOLERATED = 0.15
-"""An excess that β̂'s own shrinkage explains."""
+TOLERATED, TOLERATED_OF_IDS = 0.15, 1.0
+"""An excess that β̂'s own shrinkage explains; where the unit's id is a column of the context, β̂ pools units towards
+their features, and a larger one."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,13 @@ class Repeats:
     units: int
     rows: int
     """Rows that were looked at."""
+    tolerated: float = TOLERATED
+    """The excess that is no sign of anything."""
 
     @property
     def p_value(self) -> float:
         """Of an excess this large beyond the tolerated one, if the logger knew no more than the context."""
-        return float(norm.sf((self.ratio - 1 - TOLERATED) / max(self.error, 1e-12)))
+        return float(norm.sf((self.ratio - 1 - self.tolerated) / max(self.error, 1e-12)))
 
     @property
     def flagged(self) -> bool:
@@ -69,7 +73,22 @@ def repeat_test(logging_policy: LoggingPolicy, log: LoggedData | None = None, se
         return None
     ratio = float(observed.sum()) / total
     error = float(np.sqrt(np.square(observed - ratio * expected).sum())) / total
-    return Repeats(ratio, error, float(observed.sum()), total, len(unit), log.n_rows)
+    tolerated = TOLERATED_OF_IDS if _unit_is_column(log) else TOLERATED
+    return Repeats(ratio, error, float(observed.sum()), total, len(unit), log.n_rows, tolerated)
+
+
+def _unit_is_column(log: LoggedData) -> bool:
+    """Whether some id column of the context tells the unit."""
+    if log.cluster is None:
+        return False
+    units = len(np.unique(log.cluster))
+    for name in id_columns(log.contexts):
+        column = log.contexts[name]
+        if isinstance(column, CategoricalColumn):
+            pairs = log.cluster.astype(np.int64) * len(column.vocabulary) + column.codes[log.context_index]
+            if len(np.unique(pairs)) == units:
+                return True
+    return False
 
 
 def _equal_pairs(
