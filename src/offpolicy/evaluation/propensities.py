@@ -17,7 +17,7 @@ from offpolicy.evaluation.scale import Scale
 from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, UniformPolicy, as_policy, logged_log_prob, rows_only
 from offpolicy.progress import progress
-from offpolicy.propensity import LoggingPolicy, fit_logging_policy
+from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy
 from offpolicy.results import PropensityModel
 from offpolicy.rewards import PooledRewardModel
 from offpolicy.seeding import generator
@@ -181,7 +181,8 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
     ids = log.actions.vocabulary.decode(flagged) if flagged else []
     train, rest = log.split((0.5, 0.5), seed=seed) if len(np.unique(cluster)) > 1 else (log, log)
     assert rest.logging_prob is not None
-    own = logged_log_prob(fit_logging_policy(train, "auto", seed=seed), rest).numpy()
+    quick = FitConfig(epochs=20, patience=1, seed=seed)
+    own = logged_log_prob(fit_logging_policy(train, "auto", config=quick, seed=seed), rest).numpy()
     gain, gain_error = _clustered_mean(own - np.log(rest.logging_prob), rest.cluster_index)
     beaten = gain > 3 * gain_error + 0.01
     consistent = abs(mean - 1) <= 4 * error + 0.01 and not flagged and not beaten

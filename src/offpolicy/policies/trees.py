@@ -12,6 +12,8 @@ from offpolicy.models import FittedColumn, IdColumn, NumberColumn, id_columns
 
 FEWEST_ROWS = 20
 """Rows of a leaf, at least."""
+MANY_ROWS = 100_000
+"""Rows beyond which LightGBM gains from threads."""
 LEAVES, STEP, RIDGE = 16, 0.15, 1.0
 
 
@@ -52,7 +54,7 @@ class TreesPolicy:
             "min_data_in_leaf": min(FEWEST_ROWS, max(1, log.n_rows // 10)),
             "lambda_l2": RIDGE,
             "max_bin": 63,
-            "num_threads": torch.get_num_threads(),
+            "num_threads": _threads(log.n_rows),
             "seed": seed,
             "deterministic": True,
             "force_col_wise": True,
@@ -79,7 +81,7 @@ class TreesPolicy:
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The booster's probabilities; an action it was not trained with has none."""
-        found = self.booster.predict(_features(self.columns, contexts), num_threads=torch.get_num_threads())
+        found = self.booster.predict(_features(self.columns, contexts), num_threads=_threads(contexts.n_rows))
         probs = torch.zeros(contexts.n_rows, len(self.actions), dtype=torch.float64)
         probs[:, self.classes] = torch.from_numpy(np.asarray(found)).reshape(contexts.n_rows, -1)
         return probs.log()
@@ -87,6 +89,11 @@ class TreesPolicy:
     def text(self) -> str:
         """The trees in LightGBM's own format."""
         return str(self.booster.model_to_string())
+
+
+def _threads(rows: int) -> int:
+    """One thread where the rows are so few that threads wait for each other longer than they work."""
+    return torch.get_num_threads() if rows > MANY_ROWS else 1
 
 
 def tree_columns(table: FeatureTable) -> tuple[FittedColumn, ...]:
