@@ -1,5 +1,6 @@
 """Logs on the edge: a result or a clear refusal, never NaN, never hours in silence."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from logger_worlds import drawn, knowing_users
+from logger_worlds import drawn, greedy_tree, knowing_users
 from offpolicy.errors import ParameterError
 from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary
 from offpolicy.policies import logged_log_prob
-from offpolicy.propensity import FAMILIES, FitConfig, fit_logging_policy
+from offpolicy.propensity import FAMILIES, FitConfig, ensemble, fit_logging_policy
 from offpolicy.uncertainty import FORMS, row_uncertainty, uncertainty_of
 
 RANDOM = np.random.default_rng(0)
@@ -140,3 +141,15 @@ def test_parts_that_stand_for_no_event_are_refused(model: str) -> None:
     alone = replace(log, row_weight=(np.arange(1100) == 7) * 5.0)
     with pytest.raises(ParameterError, match="stand for no event"):
         fit_logging_policy(alone, model, config=CONFIG)
+
+
+def test_without_lightgbm_trees_are_left_out_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = greedy_tree(1200).log
+    assert "trees" in ensemble.families_for(log)
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    assert "trees" not in ensemble.families_for(log)
+    beta = fit_logging_policy(log, "auto")
+    assert "cannot be loaded" in beta.note
+    assert "left out" in beta.note
+    with pytest.raises(ParameterError, match="libgomp1"):
+        fit_logging_policy(log, "trees")

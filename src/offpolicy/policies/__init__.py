@@ -29,7 +29,7 @@ from offpolicy.policies.simple import (
     with_backoff,
 )
 from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, TopKPolicy, as_policy
-from offpolicy.policies.trees import TreesPolicy, tree_columns
+from offpolicy.policies.trees import TreesPolicy, missing_trees, tree_columns
 
 __all__ = [
     "AlignedPolicy",
@@ -58,6 +58,7 @@ __all__ = [
     "as_policy",
     "batch_log_probs",
     "logged_log_prob",
+    "missing_trees",
     "named",
     "row_weights",
     "rows_only",

@@ -91,6 +91,15 @@ class TreesPolicy:
         return str(self.booster.model_to_string())
 
 
+def missing_trees() -> str:
+    """Why there are no trees on this machine; empty where LightGBM can be loaded."""
+    try:
+        import lightgbm  # noqa: F401
+    except (ImportError, OSError) as error:
+        return f"Boosted trees need LightGBM, which cannot be loaded here ({error}). Install the system's libgomp1."
+    return ""
+
+
 def _threads(rows: int) -> int:
     """One thread where the rows are so few that threads wait for each other longer than they work."""
     return torch.get_num_threads() if rows > MANY_ROWS else 1

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable, LoggedData, Vocabulary
 from offpolicy.models import IdColumn, id_columns, linear_scorer
-from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob, row_weights
+from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob, missing_trees, row_weights
 from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
 from offpolicy.propensity.families import FAMILIES
 from offpolicy.propensity.model import FittedModel
@@ -187,7 +187,7 @@ def families_for(log: LoggedData) -> list[str]:
         names += ["greedy_linear", "network", *(["towers"] if id_columns(log.contexts) else [])]
         if log.n_contexts * log.n_actions <= TOP_K_NUMBERS:
             names.append("top_k")
-        if log.n_actions <= TREE_ACTIONS:
+        if log.n_actions <= TREE_ACTIONS and not missing_trees():
             names.append("trees")
     return names
 

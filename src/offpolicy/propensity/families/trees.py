@@ -13,6 +13,7 @@ from offpolicy.policies import (
     MixturePolicy,
     PopularityPolicy,
     TreesPolicy,
+    missing_trees,
     tree_columns,
     with_backoff,
 )
@@ -36,6 +37,8 @@ class Trees:
         self, log: LoggedData, held_out: LoggedData | None, chosen: FitOutcome | None, config: FitConfig
     ) -> tuple[FittedModel, FitOutcome]:
         """As many rounds as held-out rows gain from."""
+        if missing := missing_trees():
+            raise ParameterError(missing)
         actions = int((log.action_count > 0).sum())
         if actions > MOST_ACTIONS:
             raise ParameterError(
