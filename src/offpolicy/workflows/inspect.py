@@ -8,7 +8,7 @@ import numpy as np
 from offpolicy.evaluation import audit, shown_one_action
 from offpolicy.json_writer import jsonable
 from offpolicy.log import LoggedData
-from offpolicy.propensity import FitConfig, fit_logging_policy, repeat_test
+from offpolicy.propensity import FitConfig, fit_logging_policy, repeat_test, shortened
 from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve, without_duplicates
 
 QUICK_ROWS = 10_000
@@ -27,7 +27,7 @@ def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
     """Facts, signs of trouble, a quick β̂ and (where propensities are recorded) their audit; plain values."""
     spec = resolve(spec)
     log, _, dropped = without_duplicates(spec, spec.read())
-    quick = _shortened(log, seed)
+    quick = shortened(log, seed, QUICK_ROWS, QUICK_NUMBERS)
     found: dict[str, Any] = {
         "log": log.summary() | {"source": spec.source, "columns": columns_of(spec, log)},
         "inferred": [*spec.notes, *dropped, *kind_notes(spec, log)],
@@ -36,15 +36,6 @@ def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
         "audit": None if log.logging_prob is None else audit(quick, seed=seed).to_json(),
     }
     return dict(jsonable(found | {"quick_rows": quick.n_rows, "advice": _advice(log, found)}))
-
-
-def _shortened(log: LoggedData, seed: int) -> LoggedData:
-    groups = int(log.cluster_index.max()) + 1
-    share = min(QUICK_ROWS / log.n_rows, QUICK_NUMBERS / (log.n_contexts * log.n_actions))
-    if share >= 1 or groups < 10:
-        return log
-    share = max(share, 2 / groups)
-    return log.split((share, 1 - share), seed=seed)[0]
 
 
 def _facts(log: LoggedData) -> dict[str, Any]:
