@@ -11,13 +11,14 @@ import polars as pl
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.encode import RawColumns, distinct_contexts, feature_table, ids, numbers
-from offpolicy.log.features import Kind, Vocabulary
+from offpolicy.log.expressions import Expression, expression
+from offpolicy.log.features import Kind, Vocabulary, trusted
 from offpolicy.log.ids import UNKNOWN, Codes, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin
-from offpolicy.log.rewards import to_unit
+from offpolicy.log.rewards import data_range, to_unit, winsorised
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
-from offpolicy.log.tables import Table, read_table
+from offpolicy.log.tables import Table, read_table, source_names
 from offpolicy.log.text import typed_text
 
 Source: TypeAlias = str | Path | Sequence[str | Path] | Any
@@ -39,6 +40,8 @@ def read_log(
     actions: Any = None,
     reward_range: tuple[float, float] | None = None,
     drop_duplicates: bool = False,
+    keep: Sequence[str] = (),
+    winsorise: float = 0.0,
 ) -> LoggedData:
     """Read a log from Parquet, CSV or NDJSON files (path, glob or list) or from a frame in memory.
 
@@ -47,8 +50,15 @@ def read_log(
     is a file or frame in which the column called like `action` holds the ids and all others are action features;
     without it the actions are those that were logged. A timestamp may be a datetime, a date, an integer, or a float
     in seconds; dates and floats become microseconds. `drop_duplicates` keeps the first of rows that are equal in every
-    column that was read (`log.duplicates` says which are not the first).
+    column that was read (`log.duplicates` says which are not the first). `reward` is a column or an expression of
+    columns, as in "0.1*click + purchase" or "value=0.1*click + purchase". `keep` names more columns (or expressions) to
+    keep beside the rows: other rewards, keys of requests, what to break results down by. `winsorise` sets this share
+    of the largest and of the smallest rewards to their quantile; without `reward_range` the range is then the data's.
     """
+    known = source_names(source)
+    formula = expression(reward, known)
+    kept = [expression(one, known) for one in dict.fromkeys(keep)]
+    reward = formula.name
     schema = LogSchema(
         context=context,
         action=action,
@@ -59,8 +69,47 @@ def read_log(
         kinds={} if kinds is None else kinds,
         reward_range=UNIT_RANGE if reward_range is None else reward_range,
     )
-    log = _log_of(read_table(source, schema.columns), schema, actions)
+    plain = [name for name in schema.columns if name != reward]
+    _check_formulas([formula, *kept], known, plain)
+    table = read_table(
+        source, list(dict.fromkeys([*plain, *(name for one in (formula, *kept) for name in one.columns)]))
+    )
+    columns = pl.DataFrame([_computed(one, table) for one in kept]) if kept else None
+    if len(formula.steps) > 1:
+        table.series[reward] = _computed(formula, table)
+    treated: tuple[str, ...] = ()
+    if winsorise:
+        values = numbers(reward, table.series[reward], table.origin, parse=table.origin.is_text).fill_null(np.nan)
+        clipped, treated = winsorised(reward, values.to_numpy(), winsorise)
+        table.series[reward] = pl.Series(reward, clipped)
+        if reward_range is None and np.isfinite(clipped).all():
+            schema = schema.model_copy(update={"reward_range": data_range(clipped)})
+    log = _log_of(table, schema, actions)
+    log = trusted(LoggedData, **{**vars(log), "kept": columns, "reward_name": reward, "treated": treated})
     return log.take(~log.duplicates) if drop_duplicates else log
+
+
+def _check_formulas(formulas: Sequence[Expression], known: Sequence[str], others: Sequence[str]) -> None:
+    """Refuse a formula called like a column it is not, and a reward that is made of what the context holds."""
+    for one in formulas:
+        if len(one.steps) > 1 and one.name in known:
+            raise ParameterError(f"The log has a column {one.name!r}: give the expression another name.")
+    reused = next((name for name in formulas[0].columns if len(formulas[0].steps) > 1 and name in others), None)
+    if reused is not None:
+        raise ParameterError(f"The column {reused!r} is part of the reward, so it cannot have another role.")
+
+
+def _computed(formula: Expression, table: Table) -> pl.Series:
+    """A column as it was read, or an expression of columns as numbers."""
+    origin = table.origin
+    if len(formula.steps) == 1:
+        series = table.series[formula.name]
+        return typed_text(formula.name, series, None, origin) if origin.is_text else series
+    parts = {
+        name: numbers(name, table.series[name], origin, parse=origin.is_text).fill_null(np.nan).to_numpy()
+        for name in formula.columns
+    }
+    return pl.Series(formula.name, formula.values(parts))
 
 
 def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
@@ -121,9 +170,21 @@ def _quantity(
         row = int(np.argmin((array >= low) & (array <= high)))
         remedy = DROP
         if rule.startswith("must hold rewards") and np.isfinite(array[row]):
-            remedy = "Fix the value, or declare the range of your rewards with reward_range=(low, high)."
+            remedy = f"Fix the value, or declare the range of your rewards {_suggested_range(array)}"
         raise origin.bad_value(column, row, series[row], rule, remedy)
     return array
+
+
+def _suggested_range(reward: npt.NDArray[np.float64]) -> str:
+    """Where these rewards lie, and what to do about outliers."""
+    known = reward[np.isfinite(reward)]
+    low, high = data_range(known)
+    said = f"with reward_range=({low:g}, {high:g}), which holds all of them."
+    often = known[known != 0]
+    usual = float(np.quantile(often, 0.99)) if len(often) else high
+    if 0 < usual < high / 5:
+        said += f" 99 % of those that are not 0 are at most {usual:g}: winsorise=0.01 takes the others for outliers."
+    return said
 
 
 def _ids(column: str, series: pl.Series, kind: Kind | None, origin: Origin, *, spelled: bool = False) -> pl.Series:
