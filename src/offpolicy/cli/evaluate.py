@@ -61,9 +61,14 @@ def evaluate(
     logging_model: LoggingModel = None,
     level: Level = 0.95,
     propensity_models: PropensityModels = True,
-    segments: Annotated[
-        str | None,
-        typer.Option("--segments", metavar="COLUMN", help="Also by segment: a context column, or time for periods."),
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            metavar="COLUMN",
+            help="Also by the values of a column, by time (four periods), or by hour, weekday, day, week or month; "
+            "repeatable.",
+        ),
     ] = None,
     guaranteed: Annotated[
         bool,
@@ -109,7 +114,7 @@ def evaluate(
         estimators=DEFAULT_ESTIMATORS if action_groups is None else (*DEFAULT_ESTIMATORS, *GROUPED),
         action_groups=action_groups,
         interval="guaranteed" if guaranteed else "auto",
-        segments=segments,
+        by=tuple(by or ()),
         sensitivity_columns=sensitivity,
     )
     run = run_evaluate(log_spec(ctx), named, options, compare_with=others, asked_for=asked_for, out=out)

@@ -16,6 +16,8 @@ LARGEST = 1e100
 """Numbers beyond this count as unknown, so that no arithmetic of a chart overflows."""
 
 Answer = Literal["answerable", "answerable on part", "run an experiment"]
+Finding = Literal["better", "worse", "unclear", "kept", "broken", "refused"]
+"""Of a reward: better, worse or unclear; of a guardrail: kept, broken or unclear."""
 
 
 def _or_unknown(value: float | None) -> float | None:
@@ -215,6 +217,47 @@ class Segment(Part):
     """Whether the verdict on the segment's rows is not "answerable"; then there is no p-value."""
 
 
+class Outcome(Part):
+    """A policy under one of several rewards, against logging.
+
+    Intervals of rewards hold for all rewards and candidates at once. Those of guardrails hold for all candidates: a
+    policy must pass every guardrail, so their number gives chance no further opening.
+    """
+
+    reward: str
+    guardrail: bool = False
+    policy: str
+    value: Finite
+    low: Finite
+    high: Finite
+    logging: Finite
+    """The logging policy's value under this reward."""
+    difference: Finite
+    difference_low: Finite
+    difference_high: Finite
+    relative: Number = None
+    """The difference relative to the logging policy's value; None where that is zero."""
+    adjusted_p_value: Number = None
+    """Two-sided, for no difference, after Holm's correction over all rewards and candidates; None for guardrails."""
+    limit: Number = None
+    """Of a guardrail: the difference that must not be passed, downwards or, if `lower_is_better`, upwards."""
+    limit_text: str = ""
+    """The limit as it was given, such as 2 %."""
+    lower_is_better: bool = False
+    finding: Finding
+    refused: bool = False
+    """Whether the verdict under this reward is not "answerable"; then nothing is found."""
+
+
+class Decision(Part):
+    """What the rewards and guardrails say about one candidate, taken together."""
+
+    policy: str
+    holds: bool
+    """Better on a reward, worse on none, and every guardrail kept: all of it at the level, many looks counted."""
+    sentence: str
+
+
 class CalibrationBin(Part):
     """Predicted against observed share of (row, action) pairs whose β̂ lies in one bin."""
 
@@ -268,6 +311,11 @@ class Evaluation(Part):
     comparisons: Annotated[list[Comparison], MaybeList] = []
     segments: Annotated[list[Segment], MaybeList] = []
     """The candidates by segment, where a breakdown was asked for."""
+    outcomes: Annotated[list[Outcome], MaybeList] = []
+    """Every candidate under every reward and guardrail, where there are several."""
+    decisions: Annotated[list[Decision], MaybeList] = []
+    reward: str = ""
+    """The name of the reward that values are means of."""
     reward_range: Annotated[list[Number], MaybeList] = []
     log: Annotated[dict[str, Any], Maybe] = {}
 
