@@ -17,11 +17,12 @@ from offpolicy.cli.options import (
     Log,
     LoggingModel,
     PropensityColumn,
-    RewardColumn,
     RewardRange,
+    Rewards,
     Seed,
     Settings,
     TimestampColumn,
+    Winsorise,
     log_spec,
 )
 
@@ -31,7 +32,8 @@ def tune(
     log: Log,
     context: ContextColumns = None,
     action: ActionColumn = None,
-    reward: RewardColumn = None,
+    reward: Rewards = None,
+    winsorise: Winsorise = 0.0,
     propensity: PropensityColumn = None,
     cluster: ClusterColumn = None,
     timestamp: TimestampColumn = None,

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from offpolicy.artifacts import TableSource, policy_source
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
@@ -77,19 +79,20 @@ def evaluate(
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
 
     `policies` maps names to policies (or is one policy): anything with log_probs, a column with π(a_n|x_n) of every
-    logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". `references` are
-    compared with every candidate, but are not candidates themselves. Hyper-parameters come from the log alone: λ by
-    estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits
-    of β̂ each. `action_groups` (a column of the action table, a mapping from action to group, or a label for each
-    action) serves estimators that weigh groups; they are learned from the reward model where none is given. β̂, U
-    and a reward model are fitted unless they are given, one by one or as `nuisances`. `interval="guaranteed"` adds
-    an interval with a proof, at the price of some 40 fits of β̂ and of its width. `by` names what to break values and
-    differences down by: a column of the contexts or kept beside the rows, "time" for four periods, or hour, weekday,
-    day, week or month. `rewards` are further rewards and `guardrails` those that must not get worse ("returns<=+2%"):
-    columns that the log keeps, of which `winsorise` cuts the tails; all share β̂ and the pass over the policies.
-    `sensitivity_columns` says how strong hidden information must have been to overturn a conclusion, measured by
-    leaving out each context column (a linear fit each, at most 8). Results are on the user's scale of rewards.
-    Nothing of size rows × actions is ever made.
+    logged row (or its name, if the log keeps it), a function of the contexts, a fitted classifier, {"lists": ...} of
+    recommended actions, a frame joined by a key, the path of a folder, table or ONNX file, or "uniform".
+    `references` are compared with every candidate, but are not candidates themselves. Hyper-parameters come from
+    the log alone: λ by estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is
+    added, that many fits of β̂ each. `action_groups` (a column of the action table, a mapping from action to group,
+    or a label for each action) serves estimators that weigh groups; they are learned from the reward model where
+    none is given. β̂, U and a reward model are fitted unless they are given, one by one or as `nuisances`.
+    `interval="guaranteed"` adds an interval with a proof, at the price of some 40 fits of β̂ and of its width. `by`
+    names what to break values and differences down by: a column of the contexts or kept beside the rows, "time" for
+    four periods, or hour, weekday, day, week or month. `rewards` are further rewards and `guardrails` those that
+    must not get worse ("returns<=+2%"): columns that the log keeps, of which `winsorise` cuts the tails; all share
+    β̂ and the pass over the policies. `sensitivity_columns` says how strong hidden information must have been to
+    overturn a conclusion, measured by leaving out each context column (a linear fit each, at most 8). Results are
+    on the user's scale of rewards. Nothing of size rows × actions is ever made.
     """
     options = Options(
         tuple(estimators),
@@ -121,7 +124,7 @@ def evaluate(
 
 def named_policies(policies: Any) -> Mapping[str, Any]:
     """Policies by name; one alone is called "policy"."""
-    if isinstance(policies, Mapping) and "lists" not in policies:
+    if isinstance(policies, Mapping) and not {"lists", "rows"} & set(policies):
         if not policies:
             raise ParameterError("policies is empty: name at least one policy to evaluate.")
         return {str(name): target for name, target in policies.items()}
@@ -172,7 +175,15 @@ class Evaluator:
     def targets(self) -> dict[str, Policy]:
         """Every policy, aligned to the log by id."""
         asked = {**self.candidates, **self.references}
-        return {name: as_policy(target, self.log, name) for name, target in asked.items()}
+        return {name: as_policy(self._source(target), self.log, name) for name, target in asked.items()}
+
+    def _source(self, target: Any) -> Any:
+        """What a policy's name stands for; anything else is the policy itself."""
+        kept = [] if self.log.kept is None else self.log.kept.columns
+        if not isinstance(target, str | Path) or target in kept:
+            return target
+        source = policy_source(target)
+        return {"rows": source.path} if isinstance(source, TableSource) else source
 
     @cached_property
     def uncertainty(self) -> Tensor | None:
@@ -292,6 +303,7 @@ class Evaluator:
             reward=self.log.reward_name,
             reward_range=[scale.low, scale.high],
             log=self.log.summary(),
+            frames=self.log.frames,
         )
 
     def _comparisons(self) -> list[Comparison]:

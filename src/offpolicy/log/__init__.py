@@ -36,7 +36,7 @@ from offpolicy.log.readers import read_log
 from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
 from offpolicy.log.tables import is_path, read_table, source_names
-from offpolicy.log.text import typed_text
+from offpolicy.log.text import split_text, typed_text
 
 __all__ = [
     "READ_ERRORS",
@@ -82,6 +82,7 @@ __all__ = [
     "sealed",
     "separator_of",
     "source_names",
+    "split_text",
     "table_hashes",
     "target_prob_from_obp",
     "to_obp",

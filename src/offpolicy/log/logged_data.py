@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from html import escape
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -50,6 +51,8 @@ class LoggedData:
     reward_name: str = "reward"
     treated: tuple[str, ...] = ()
     """What was done to the data on reading, in words."""
+    frames: Literal["polars", "pandas"] = "polars"
+    """The kind of frame it was read from, which results come as."""
 
     def __post_init__(self) -> None:
         """Seal every array and check every rule, so that no other code needs to check again."""
@@ -79,6 +82,14 @@ class LoggedData:
     def __repr__(self) -> str:
         """The size of the log and the kinds of its features."""
         return f"LoggedData({self.n_rows} rows, {self.n_actions} actions, contexts={self.contexts!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the facts of the summary."""
+        rows = "".join(
+            f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(_shown(value))}</td></tr>"
+            for name, value in self.summary().items()
+        )
+        return f"<table>{rows}</table>"
 
     def __eq__(self, other: object) -> bool:
         """Whether every array, table and vocabulary is equal."""
@@ -419,3 +430,9 @@ class LoggedData:
             "context_features": {name: column.kind for name, column in self.contexts.items()},
             "action_features": {name: column.kind for name, column in (self.actions.features or {}).items()},
         }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} ({kind})" for name, kind in value.items()) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

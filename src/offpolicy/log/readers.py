@@ -13,6 +13,7 @@ from offpolicy.log.actions import ActionTable
 from offpolicy.log.encode import RawColumns, distinct_contexts, feature_table, ids, numbers
 from offpolicy.log.expressions import Expression, expression
 from offpolicy.log.features import Kind, Vocabulary, trusted
+from offpolicy.log.frames import frame_kind
 from offpolicy.log.ids import UNKNOWN, Codes, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin
@@ -85,7 +86,10 @@ def read_log(
         if reward_range is None and np.isfinite(clipped).all():
             schema = schema.model_copy(update={"reward_range": data_range(clipped)})
     log = _log_of(table, schema, actions)
-    log = trusted(LoggedData, **{**vars(log), "kept": columns, "reward_name": reward, "treated": treated})
+    log = trusted(
+        LoggedData,
+        **{**vars(log), "kept": columns, "reward_name": reward, "treated": treated, "frames": frame_kind(source)},
+    )
     return log.take(~log.duplicates) if drop_duplicates else log
 
 

@@ -28,7 +28,8 @@ from offpolicy.policies.simple import (
     WithBackoff,
     with_backoff,
 )
-from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, TopKPolicy, as_policy
+from offpolicy.policies.sparse import JoinedTable, SparsePolicy, encoded, exploded, frame_of
+from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, as_policy
 from offpolicy.policies.trees import TreesPolicy, missing_trees, tree_columns
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "CountsPolicy",
     "EpsilonGreedyPolicy",
     "FunctionPolicy",
+    "JoinedTable",
     "LinearSoftmaxPolicy",
     "MixturePolicy",
     "NewIds",
@@ -48,8 +50,8 @@ __all__ = [
     "RecordedPolicy",
     "RowPolicy",
     "ScorerPolicy",
+    "SparsePolicy",
     "TabularPolicy",
-    "TopKPolicy",
     "TreesPolicy",
     "UniformPolicy",
     "WithBackoff",
@@ -57,6 +59,9 @@ __all__ = [
     "aligned",
     "as_policy",
     "batch_log_probs",
+    "encoded",
+    "exploded",
+    "frame_of",
     "logged_log_prob",
     "missing_trees",
     "named",

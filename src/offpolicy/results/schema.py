@@ -172,6 +172,13 @@ class PolicyResult(Part):
     reference: bool = False
     """Whether it only serves to compare the candidates with."""
 
+    def __repr__(self) -> str:
+        """Value, interval and verdict."""
+        ends, answer = self.interval, self.preflight.verdict.answer
+        return f"PolicyResult({self.name!r}: {self.value:.4g}, {ends.low:.4g} to {ends.high:.4g}, {answer})"
+
+    __str__ = __repr__
+
 
 class Comparison(Part):
     """A candidate against a reference, on the same clusters."""
@@ -318,6 +325,42 @@ class Evaluation(Part):
     """The name of the reward that values are means of."""
     reward_range: Annotated[list[Number], MaybeList] = []
     log: Annotated[dict[str, Any], Maybe] = {}
+    frames: Literal["polars", "pandas"] = "polars"
+    """What `to_frame` makes: the kind of frame the log was read from."""
+
+    def __repr__(self) -> str:
+        """The policies with their values, the best one first."""
+        order = sorted(self.policies.items(), key=lambda item: item[0] != self.best)
+        shown = ", ".join(f"{name} {one.value:.4g}" for name, one in order[:5])
+        more = f" and {len(order) - 5} more" if len(order) > 5 else ""
+        return f"Evaluation({shown}{more}; logging {self.logging.value:.4g}; best {self.best!r})"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: verdict, decisions and the table of values."""
+        from offpolicy.results.tables import evaluation_html
+
+        return evaluation_html(self)
+
+    def to_frame(self, table: str = "values", kind: str | None = None) -> Any:
+        """A table as a frame of the kind the log was read from, or a "polars" or "pandas" one.
+
+        "values" has a row for every policy, under every reward and in every segment; the others are "comparisons",
+        "estimates" and "checks".
+        """
+        from offpolicy.results.tables import table_of
+
+        return table_of(self, table).to_frame(kind or self.frames)
+
+    def plot(self, what: str = "values", policy: str | None = None) -> Any:
+        """A chart of the report, as notebooks show it (`.save("chart.svg")` writes it).
+
+        "values" of all policies, "sensitivity" and "balance" of one (the best unless named), or "calibration" of β̂.
+        """
+        from offpolicy.results.figures import plotted
+
+        return plotted(self, what, policy or self.best)
 
     def __getitem__(self, name: str) -> PolicyResult:
         """The result of one policy."""
@@ -406,3 +449,9 @@ class Results(Part):
     propensity_models: Annotated[list[PropensityModel], MaybeList] = []
     learning: Annotated[dict[str, list[dict[str, Any]]], Maybe] = {}
     risky_actions: Annotated[list[RiskyAction], MaybeList] = []
+
+    def __repr__(self) -> str:
+        """The kind of run and its evaluation."""
+        return f"Results({self.kind}: {self.evaluation!r})"
+
+    __str__ = __repr__

@@ -6,19 +6,18 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from offpolicy.errors import LogError, ParameterError
+from offpolicy.evaluation import Guardrail, Options
 from offpolicy.log import (
     CategoricalColumn,
     Kind,
     LoggedData,
     column_names,
     expanded,
+    expression,
     format_of,
     listed,
-    nearest,
-    numbers,
     read_log,
     read_table,
 )
@@ -61,6 +60,17 @@ class LogSpec:
     reward_range: tuple[float, float] | None = None
     actions: Any = None
     drop_duplicates: bool = False
+    rewards: tuple[str, ...] = ()
+    """Further rewards: columns or [NAME=]EXPRESSION."""
+    guardrails: tuple[str, ...] = ()
+    """Rewards that must not get worse, as in returns<=+2%."""
+    winsorise: float = 0.0
+    keep: tuple[str, ...] = ()
+    """More columns to keep beside the rows: keys of requests, probabilities, what to break down by."""
+    probabilities: tuple[str, ...] = ()
+    """Columns with the probabilities of policies, which are no context."""
+    key: tuple[str, ...] = ()
+    """The columns by which files of policies are joined; () for what both have."""
     notes: tuple[str, ...] = ()
     """What was inferred, in words."""
 
@@ -70,6 +80,22 @@ class LogSpec:
         actions = self.actions if isinstance(self.actions, str) else None
         plain = {"source": self.source, "context": list(self.context), "kinds": dict(self.kinds), "actions": actions}
         return plain | {name: getattr(self, name) for name in roles}
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The columns whose roles are known, but for the context."""
+        known = (self.action, self.reward, self.propensity)
+        return tuple(name for name in known if name is not None)
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """What followed a decision besides the reward, as columns or expressions."""
+        return (*self.rewards, *(Guardrail.parse(one).what for one in self.guardrails))
+
+    def asked(self, options: Options) -> Options:
+        """The options of an evaluation, with the rewards and guardrails of this log."""
+        names = tuple(one.partition("=")[0].strip() for one in self.rewards)
+        return replace(options, rewards=names, guardrails=self.guardrails, winsorise=self.winsorise)
 
     def read(self) -> LoggedData:
         """The log, every role being known."""
@@ -90,6 +116,8 @@ class LogSpec:
                 kinds=cast("dict[str, Kind]", dict(self.kinds)),
                 actions=self.actions,
                 reward_range=self.reward_range,
+                keep=tuple(dict.fromkeys([*self.outcomes, *self.probabilities, *self.keep])),
+                winsorise=self.winsorise,
             )
 
 
@@ -112,6 +140,9 @@ def resolve(spec: LogSpec) -> LogSpec:
     notes: list[str] = []
     given = {role: getattr(spec, role) for role in ("action", "reward", "propensity", "cluster", "timestamp")}
     taken = {*spec.context, *(name for name in given.values() if name is not None)}
+    outcomes = ([] if spec.reward is None else [spec.reward]) + list(spec.outcomes)
+    taken |= {name for one in outcomes for name in expression(one, names).columns}
+    taken |= set(spec.probabilities)
     for role, candidates in NAMES.items():
         if given[role] is None:
             given[role] = _named_like(candidates, [name for name in names if name not in taken])
@@ -133,6 +164,7 @@ def resolve(spec: LogSpec) -> LogSpec:
             notes.append(f"left out: {', '.join(left_out)} (a row number)")
     if not context:
         raise LogError(f"{path} has no column left for the context, which is what a policy decides by. Add one.")
+    notes += [said for one in spec.guardrails if (said := Guardrail.parse(one).inferred)]
     resolved = replace(spec, context=context, **given)
     if form in ("dsjson", "cb") and spec.reward_range is None and resolved.reward == "reward":
         limits, note = _range_of_costs(spec.source)
@@ -157,25 +189,6 @@ def _range_of_costs(source: str) -> tuple[tuple[float, float], str]:
         f"{source}: rewards are −cost and reach from {low:g} to {high:g}. Declare the range they can have with "
         f"--reward-range {low:g},{high:g} (or a wider one)."
     )
-
-
-def probability_column(spec: LogSpec, column: str) -> pl.Series:
-    """π(a|x) of every logged row, from a column of the log."""
-    path = expanded(spec.source)[0]
-    names = column_names(path, format_of(path))
-    if column not in names:
-        raise LogError(
-            f"The policy {column!r} is neither a folder with a saved policy, nor 'uniform', nor a column of {path}."
-            f"{nearest(column, names)} Its columns are: {listed(names)}."
-        )
-    table = read_table(spec.source, (column,))
-    values = numbers(column, table.series[column], table.origin, parse=table.origin.is_text)
-    bad = ~values.fill_null(-1.0).fill_nan(-1.0).is_between(0.0, 1.0)
-    if bad.any():
-        row = bad.arg_max() or 0
-        rule = "must hold probabilities in [0, 1]"
-        raise table.origin.bad_value(column, row, values[row], rule, "Fix the value or drop the row.")
-    return values
 
 
 def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
