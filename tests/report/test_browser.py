@@ -101,6 +101,10 @@ def test_it_prints_every_policy_on_light_paper(page: Page, kept: Path) -> None:
     assert page.value(BACKGROUND) == "rgb(255, 255, 255)"
     assert page.value("[...document.querySelectorAll('.policy')].every(p => p.offsetHeight > 0)")
     assert page.value("document.getElementById('theme').offsetHeight") == 0
+    page.call("Emulation.setDeviceMetricsOverride", width=694, height=980, deviceScaleFactor=1, mobile=False)  # A4
+    assert page.value("getComputedStyle(document.querySelector('.overview thead')).display") == "table-header-group"
+    assert page.value(CUT_WORDS) == []
+    page.call("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
     page.call("Emulation.setEmulatedMedia", media="")
     page.value("delete document.documentElement.dataset.theme")
     pdf = base64.b64decode(page.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"])

@@ -56,7 +56,7 @@ def headline(evaluation: Evaluation) -> Headline | None:
         badge=BADGE[verdict.answer],
         title=_title(label(name, 60), verdict.answer, comparison) + _but(evaluation, name, comparison),
         lead=_lead(label(name, 60), policy, comparison, evaluation),
-        advice=label(verdict.advice, 500),
+        advice=label(verdict.advice, 500) + _also(evaluation, name),
         reasons=tuple(label(reason, 300) for reason in verdict.reasons),
         flip=flip_sentence(policy, comparison),
         decision=next((unbroken(label(one.sentence, 500)) for one in evaluation.decisions if one.policy == name), ""),
@@ -69,6 +69,13 @@ def _but(evaluation: Evaluation, name: str, comparison: Comparison | None) -> st
     if decision is None or decision.holds or comparison is None or (comparison.joint_low or comparison.low) <= 0:
         return ""
     return f" on {label(evaluation.reward, 40)}, but not every reward and guardrail agrees"
+
+
+def _also(evaluation: Evaluation, name: str) -> str:
+    """That the advice is about the first reward only."""
+    decision = next((one for one in evaluation.decisions if one.policy == name), None)
+    first = label(evaluation.reward, 40)
+    return "" if decision is None or decision.holds else f" That is for {first}: decide on all rewards together."
 
 
 def unbroken(text: str) -> str:
