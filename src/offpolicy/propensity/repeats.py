@@ -62,9 +62,7 @@ def repeat_test(logging_policy: LoggingPolicy, log: LoggedData | None = None, se
     log = logging_policy.log if log is None else log
     if logging_policy.rows_only or np.bincount(log.cluster_index).max() < 2:
         return None
-    log = shortened(log, seed, ROWS, min(NUMBERS, ROWS * log.n_actions))
-    if log.n_rows * log.n_actions > NUMBERS:
-        log = shortened(log, seed, max(1, NUMBERS // log.n_actions), NUMBERS)
+    log = shortened(log, seed, min(ROWS, max(1, NUMBERS // log.n_actions)), NUMBERS)
     unit, row_unit = np.unique(log.cluster_index, return_inverse=True)
     observed = _equal_pairs(row_unit, log.action, log.n_actions, len(unit))
     expected = _expected_pairs(logging_policy, log, row_unit, len(unit))

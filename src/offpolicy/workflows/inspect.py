@@ -58,7 +58,7 @@ _QUANTILES = {"least": 0.0, "median": 0.5, "most": 1.0}
 
 
 def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
-    beta = fit_logging_policy(log, "auto", config=FitConfig(epochs=20, patience=1, seed=seed), seed=seed)
+    beta = fit_logging_policy(log, "auto", config=FitConfig.quick(seed), seed=seed)
     certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
     quality = beta.quality.to_json()
     quality.pop("bins")
