@@ -86,12 +86,11 @@ def _paired(first: Sequence[ClusteredTerms], second: Sequence[ClusteredTerms]) -
     return [ClusteredDifference(one or first[-1], other or second[-1]) for one, other in pairs]
 
 
-def _effects(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    """What one standard deviation of log β̂ does to each paired view: errors that both share cancel."""
-    pairs = zip_longest(first, second)
-    zero = torch.zeros((), dtype=torch.float64)
-    ends = (first[-1] if first else zero, second[-1] if second else zero)
-    return [(ends[0] if one is None else one) - (ends[1] if other is None else other) for one, other in pairs]
+def _effects(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """What one standard deviation of log β̂ does to the paired view: errors that both share cancel."""
+    if first is None or second is None:
+        return first if second is None else -second
+    return first - second
 
 
 def _weighted_difference(rows: PolicyRows, first: Tensor, second: Tensor) -> ClusteredTerms:

@@ -225,8 +225,8 @@ def _reason(check: Check, unit: str) -> str:
         "contexts shown one action": "{:.1%} of repeated contexts were shown a single action",
         "certain logging": "{:.1%} of rows have a logging probability above "
         + f"{CERTAIN:.0%} (a deterministic logger says nothing about other actions)",
-        "repeats": f"the same {unit} got the same action {{:.1f}} times as often as the columns explain: the logger "
-        "knew more than they hold",
+        "repeats": f"the same {unit} got the same action {{:.1f}} times as often as the estimated propensities say: "
+        "the logger knew more than they do",
         "reward varies": "every row has the same reward",
         "agreement of views": "estimates with and without a reward model are {:.3g} standard errors apart"
         + f" (at most {CONTRADICTION:g} are acceptable)",

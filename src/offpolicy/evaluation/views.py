@@ -7,7 +7,7 @@ shrunk weights and with bare ones, with and without a reward model. Around the v
 
 - *error*: the largest clustered standard error of the views; that of the bare weights counts up to twice that of the
   shrunk ones, because what shrinking gains in variance it may lose in bias;
-- *propensity*: the first-order effect of log β̂'s standard deviation U on the number, errors common to an action's rows;
+- *propensity*: the first-order effect of log β̂'s standard deviation U on that view, errors common to an action's rows;
 - *distance*: the range of the views, what is left when weights and rewards are modelled differently;
 - *misweighted*: where the weights do not average to 1, that share of the policy's choices is weighed wrongly, and may
   have other rewards, by a third of their standard deviation.
@@ -80,13 +80,13 @@ def quantile(level: float) -> float:
 def width_of(
     shrunk: Sequence[ClusterStatistic],
     bare: Sequence[ClusterStatistic],
-    effects: Sequence[Tensor],
+    effects: Tensor | None,
     misweighted: float,
 ) -> Width:
     """The parts of the half-width around the last of the shrunk views.
 
-    `effects` are the effects of one standard deviation of log β̂ on each shrunk view, by action; `misweighted` is
-    the misweighted share times the standard deviation of the rewards.
+    `effects` are the effects of one standard deviation of log β̂ on that view, by action; `misweighted` is the
+    misweighted share times the standard deviation of the rewards.
     """
     views = (*shrunk, *bare)
     extra = misweighted * MISWEIGHTED
@@ -97,7 +97,7 @@ def width_of(
     distance = max(view.value for view in views) - min(view.value for view in views)
     return Width(
         error=min(max(view.jackknife_error for view in views), MOST_BARE * largest),
-        propensity=max((float(effect.norm()) for effect in effects), default=0.0),
+        propensity=0.0 if effects is None else float(effects.norm()),
         fixed=distance / 2 + extra,
         disagreement=distance / largest if largest > 0 else 0.0,
     )
