@@ -40,6 +40,8 @@ class AutoEstimate:
     width: Width
     effects: Tensor | None = field(default=None, repr=False)
     """Of one standard deviation of log β̂, by action, on the reported view; None where U is unknown."""
+    by_period: ClusteredTerms | None = field(default=None, repr=False)
+    """The reported view with periods of time as units; None where there are no times."""
     rows: PolicyRows | None = field(default=None, repr=False)
     """None for the logging policy, whose ratio is 1 in every row."""
 
@@ -65,16 +67,20 @@ def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     shrunk = tuple(rows.clustered(ESTIMATORS[name], lam=lam) for name in SHRUNK[:kinds])
     bare = tuple(rows.clustered(ESTIMATORS[name]) for name in BARE[:kinds])
     effects = _effects(rows, SHRUNK[kinds - 1], lam) if "uncertainty" in rows.inputs else None
-    width = width_of(shrunk, bare, effects, abs(1 - rows.mean_ratio) * rows.reward_deviation)
+    timed = rows.by_period
+    by_period = None if timed is None else timed.clustered(ESTIMATORS[SHRUNK[kinds - 1]], lam=lam)
+    width = width_of(shrunk, bare, effects, abs(1 - rows.mean_ratio) * rows.reward_deviation, by_period)
     value = min(max(shrunk[-1].value, 0.0), 1.0)
-    return AutoEstimate(value, _interval(value, width, level), lam, shrunk, bare, width, effects, rows)
+    return AutoEstimate(value, _interval(value, width, level), lam, shrunk, bare, width, effects, by_period, rows)
 
 
 def logging_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     """The logging policy's own value, the mean reward: one view, and nothing that depends on β̂."""
     mean = rows.on_policy()
-    width = width_of((mean,), (), None, 0.0)
-    return AutoEstimate(mean.value, _interval(mean.value, width, level), math.inf, (mean,), (mean,), width)
+    by_period = None if rows.by_period is None else rows.by_period.on_policy()
+    width = width_of((mean,), (), None, 0.0, by_period)
+    interval = _interval(mean.value, width, level)
+    return AutoEstimate(mean.value, interval, math.inf, (mean,), (mean,), width, by_period=by_period)
 
 
 def _interval(value: float, width: Width, level: float) -> TwoPartInterval:
@@ -88,7 +94,7 @@ def _interval(value: float, width: Width, level: float) -> TwoPartInterval:
         method="auto",
         vacuous=low <= 0.0 and high >= 1.0,
         centre=value,
-        note=width.refusal,
+        note=width.refusal or width.note,
         sampling=sampling,
         propensity=0.0 if width.refusal else half - sampling,
     )

@@ -78,7 +78,10 @@ def difference_width(first: AutoEstimate, second: AutoEstimate) -> Width:
         bare.append(_weighted_difference(rows, *(torch.ones_like(rows.ratio) if r is None else r for r in ratios)))
         shares = [one.rows.mean_ratio if one.rows is not None else 1.0 for one in (first, second)]
         misweighted = abs(shares[0] - shares[1]) * rows.reward_deviation
-    return width_of(shrunk, bare, _effects(first.effects, second.effects), misweighted)
+    by_period = None
+    if first.by_period is not None and second.by_period is not None:
+        by_period = ClusteredDifference(first.by_period, second.by_period)
+    return width_of(shrunk, bare, _effects(first.effects, second.effects), misweighted, by_period)
 
 
 def _paired(first: Sequence[ClusteredTerms], second: Sequence[ClusteredTerms]) -> list[ClusteredDifference]:
