@@ -9,7 +9,7 @@ import typer
 
 from offpolicy import __version__
 from offpolicy.cli import demo, evaluate, export, inspect, learn, recommend, report, reproduce, tune
-from offpolicy.errors import OffPolicyError
+from offpolicy.errors import LogError, OffPolicyError
 
 app = typer.Typer(
     name="offpolicy",
@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _paragraph(error: Exception) -> str | None:
     """The message for an error that the user can fix; None for any other."""
+    if isinstance(error, LogError):
+        return f"offpolicy: {error.typed()}"
     if isinstance(error, OffPolicyError):
         return f"offpolicy: {error}"
     if type(error).__name__ == "Abort":
