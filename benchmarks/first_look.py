@@ -44,8 +44,8 @@ def write_shop_log(path: Path, rows: int = ROWS, items: int = ITEMS, seed: int =
 
 
 def _users(users: int, random: np.random.Generator) -> pl.DataFrame:
-    day = np.datetime64(date(2021, 1, 1)) + 30 * random.integers(0, 60, users)
-    age = random.integers(3, 14, users) * 5.0
+    day = np.datetime64(date(2021, 1, 1)) + 92 * random.integers(0, 16, users)
+    age = random.integers(2, 9, users) * 10.0
     columns = {
         "user_id": [f"user-{number:06d}" for number in range(users)],
         "country": random.choice(COUNTRIES, users),
@@ -58,7 +58,7 @@ def _users(users: int, random: np.random.Generator) -> pl.DataFrame:
         pl.col("age").fill_nan(None),
         pl.col("device").cast(pl.Enum(DEVICES)),
         pl.col("signup_date").cast(pl.Date),
-        discount=pl.Series(random.choice([0.0, 5.0, 10.0], users)).cast(pl.Decimal(6, 2)),
+        discount=pl.Series(random.choice([0.0, 5.0], users, p=[0.9, 0.1])).cast(pl.Decimal(6, 2)),
     )
     return frame.with_columns(pl.when(pl.Series(random.random(users) < 0.05)).then(None).otherwise("age").alias("age"))
 

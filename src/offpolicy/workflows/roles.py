@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from offpolicy.errors import LogError, ParameterError
+from offpolicy.errors import Fix, LogError, ParameterError
 from offpolicy.log import (
     CategoricalColumn,
     Kind,
@@ -84,6 +84,22 @@ class LogSpec:
         plain = {"source": self.source, "context": list(self.context), "kinds": dict(self.kinds), "actions": actions}
         return (
             plain | {name: getattr(self, name) for name in (*ROLES, "reward_range")} | {"missing": dict(self.missing)}
+        )
+
+    def fixed(self, fixes: Sequence[Fix]) -> "LogSpec":
+        """The same log with the options that fix its problems."""
+        values = [(one.option, one.value) for one in fixes]
+        missing = dict(value.rsplit("=", 1) for option, value in values if option == "missing")
+        kinds = dict(value.rsplit("=", 1) for option, value in values if option == "kind")
+        ends = next((value.split(",") for option, value in values if option == "reward_range"), None)
+        excluded = [value for option, value in values if option == "exclude"]
+        return replace(
+            self,
+            missing={**self.missing, **missing},
+            kinds={**self.kinds, **kinds},
+            context=tuple(name for name in self.context if name not in excluded),
+            exclude=(*self.exclude, *excluded),
+            reward_range=self.reward_range if ends is None else (float(ends[0]), float(ends[1])),
         )
 
     def read(self) -> Reading:
