@@ -120,7 +120,7 @@ class Invocation:
     @classmethod
     def of(cls, context: typer.Context) -> "Invocation":
         """The arguments as typed and as parsed."""
-        typed = [word for word in sys.argv[1:] if word != "--debug"]
+        typed = [word for word in sys.argv[1:] if word not in ("--debug", "--quiet")]
         hidden = ("config", "as_json", "strict", "force")
         values = {name: value for name, value in context.params.items() if name not in hidden and value is not None}
         return cls(shlex.join(["offpolicy", *typed]), values)
