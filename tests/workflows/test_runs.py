@@ -44,8 +44,9 @@ def test_roles_are_inferred_from_names_and_row_numbers_left_out(tmp_path: Path) 
     )
     found = resolve(written(tmp_path, frame))
     assert (found.action, found.reward, found.propensity, found.timestamp) == ("Arm", "reward", "p", "ts")
-    assert found.context == ("rating", "x")
-    assert any("left out: ''" in said for said in found.notes)
+    assert found.context == ("x",)
+    assert "left out: '' (a row number)" in found.notes
+    assert any("left out: rating (it looks like an outcome" in said for said in found.notes)
 
 
 def test_what_is_named_is_not_inferred(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_results_hold_no_number_that_json_cannot(tmp_path: Path) -> None:
 
 def test_a_policys_column_is_checked_row_by_row(tmp_path: Path) -> None:
     spec = written(tmp_path, pl.DataFrame({"pi": [0.5, 1.5], "word": ["a", "b"]}))
-    with pytest.raises(LogError, match=r"row 1 holds 1\.5"):
+    with pytest.raises(LogError, match=r"row 2 \(counted from 1\) holds 1\.5"):
         probability_column(spec, "pi")
     with pytest.raises(LogError, match="must hold numbers"):
         probability_column(spec, "word")

@@ -2,6 +2,8 @@
 
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
+from offpolicy.log.choice import Choice, Known, choose_context, leaks
+from offpolicy.log.derived import source_of, sources, with_derived
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.features import (
     BagColumn,
@@ -30,17 +32,20 @@ from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
-from offpolicy.log.readers import read_log
+from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.schema import LogSchema, listed, nearest
-from offpolicy.log.tables import is_path, read_table
+from offpolicy.log.tables import Table, is_path, read_table
 from offpolicy.log.text import typed_text
+from offpolicy.log.treatment import EVERY, Missing
 
 __all__ = [
+    "EVERY",
     "READ_ERRORS",
     "SUFFIXES",
     "ActionTable",
     "BagColumn",
     "CategoricalColumn",
+    "Choice",
     "Codes",
     "Column",
     "EmbeddingColumn",
@@ -48,16 +53,21 @@ __all__ = [
     "Format",
     "Id",
     "Kind",
+    "Known",
     "LogBatch",
     "LogSchema",
     "LoggedData",
+    "Missing",
     "NumericColumn",
     "Origin",
     "Part",
     "RawColumns",
+    "Reading",
+    "Table",
     "Vocabulary",
     "blank_lines_at_end",
     "check_columns",
+    "choose_context",
     "column_names",
     "digest",
     "expanded",
@@ -66,19 +76,24 @@ __all__ = [
     "from_obp",
     "ids",
     "is_path",
+    "leaks",
     "listed",
     "nearest",
     "numbers",
     "owned",
     "pieces",
     "read_log",
+    "read_rows",
     "read_table",
     "row_pieces",
     "sealed",
     "separator_of",
+    "source_of",
+    "sources",
     "table_hashes",
     "target_prob_from_obp",
     "to_obp",
     "typed_text",
     "vowpal_frame",
+    "with_derived",
 ]

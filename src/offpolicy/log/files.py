@@ -162,7 +162,8 @@ def _overlong_row(path: Path) -> str | None:
         width = len(next(reader, []))
         for row, fields in enumerate(reader):
             if len(fields) > width:
-                return f"row {row} (line {reader.line_num}) has {len(fields)} fields and the header {width}"
+                place = f"row {row + 1} (counted from 1; line {reader.line_num})"
+                return f"{place} has {len(fields)} fields and the header {width}"
     return None
 
 
@@ -171,13 +172,13 @@ def _odd_json(path: Path) -> str | None:
     with _opened(path) as lines:
         for row, value in enumerate(_json_rows(lines)):
             if not isinstance(value, dict):
-                return f"row {row} holds {shown(value)}, which is not a JSON object"
+                return f"row {row + 1} (counted from 1) holds {shown(value)}, which is not a JSON object"
             for column, item in value.items():
                 family = _family(item)
                 if family and families.setdefault(column, family) != family:
                     return (
                         f"column {column!r} holds {families[column]}s at first, "
-                        f"but row {row} holds {shown(item)}, a {family}"
+                        f"but row {row + 1} (counted from 1) holds {shown(item)}, a {family}"
                     )
     return None if families else "it holds no rows"
 
@@ -215,8 +216,8 @@ def _check_all_quoted(path: Path, column: str) -> None:
             with _opened(path) as lines:
                 held = next(value for at, value in enumerate(_json_rows(lines)) if at == row)[column]
             raise LogError(
-                f"{path}: column {column!r} mixes {present[0][1]}s with {family}s: row {row} holds {shown(held)}. "
-                "Write all of its values as one type."
+                f"{path}: column {column!r} mixes {present[0][1]}s with {family}s: row {row + 1} (counted from 1) "
+                f"holds {shown(held)}. Write all of its values as one type."
             )
 
 

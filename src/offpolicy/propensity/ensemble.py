@@ -20,8 +20,8 @@ from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable, LoggedData
 from offpolicy.models import IdColumn, id_columns, linear_scorer
 from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob, missing_trees, row_weights
 from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
-from offpolicy.propensity.families import FAMILIES
 from offpolicy.propensity.model import FittedModel
+from offpolicy.propensity.packing import fit_family
 from offpolicy.propensity.time_view import TimeView
 
 FOLDS = 3
@@ -121,7 +121,7 @@ def _by_folds(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig
     check_events(log, fold)
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(fold != 0), seen.take(fold == 0)
-    tried = {name: FAMILIES[name].fit(train, valid, None, config) for name in families_for(seen)}
+    tried = {name: fit_family(name, train, valid, None, config) for name in families_for(seen)}
     kept = _missed({name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}, valid)
     candidates = [_judged(name, tried[name], seen, fold, ids, config) for name in kept]
     shares = _weights([each.log_prob for each in candidates], seen)
@@ -141,7 +141,7 @@ def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitCo
     fold = _folds(sample, FOLDS, by, config.seed)
     part, rest = sampled.take(fold != 0), sampled.take(fold == 0)
     few = replace(config, epochs=min(config.epochs, PASSES), patience=1)
-    first = {name: FAMILIES[name].fit(part, rest, None, few) for name in families_for(sampled)}
+    first = {name: fit_family(name, part, rest, None, few) for name in families_for(sampled)}
     log_probs = {name: logged_log_prob(model.policy, rest) for name, (model, _) in first.items()}
     names = {*_missed(log_probs, rest), "uniform", "popularity", "linear"}
     judges = _folds(log, round(max(10, log.n_rows / JUDGES)), by, config.seed) == 0
@@ -167,8 +167,8 @@ def _folds(log: LoggedData, parts: int, by: Any, seed: int) -> npt.NDArray[np.in
 def _longer(name: str, outcome: FitOutcome, train: LoggedData, valid: LoggedData, config: FitConfig) -> Fit:
     """A family on a longer log: with the ridge already chosen, or as many passes as held-out rows gain from."""
     if outcome.steps or outcome.epochs:
-        return FAMILIES[name].fit(train, valid, None, config)
-    return FAMILIES[name].fit(train, None, outcome, config)
+        return fit_family(name, train, valid, None, config)
+    return fit_family(name, train, None, outcome, config)
 
 
 def _members(
@@ -213,7 +213,8 @@ def shortened(log: LoggedData, seed: int, rows: int = SAMPLE_ROWS, numbers: int 
 
 def refit(members: Sequence[Member], log: LoggedData, config: FitConfig) -> FittedModel:
     """The same families with the choices already made, fitted to another log."""
-    parts = [(FAMILIES[each.name].fit(log, None, each.outcome, config)[0],) for each in members]
+    unkept = replace(config, keep=None)  # logs of a bootstrap do not come again
+    parts = [(fit_family(each.name, log, None, each.outcome, unkept)[0],) for each in members]
     return _joined(members, parts, log)
 
 
@@ -264,7 +265,7 @@ def _judged(
     models, outcomes = [], []
     for k in range(FOLDS):
         valid = log.take(fold == k)
-        model, outcome = FAMILIES[name].fit(log.take(fold != k), valid, None, config) if k else first
+        model, outcome = fit_family(name, log.take(fold != k), valid, None, config) if k else first
         rows = torch.from_numpy(np.flatnonzero(fold == k))
         found[rows] = logged_log_prob(model.policy, valid)
         if ids:
@@ -284,7 +285,7 @@ def _fitted_again(
             parts.append(each.models)
             rows.append(each.log_prob)
         else:
-            model = FAMILIES[each.name].fit(log, None, each.outcome, config)[0]
+            model = fit_family(each.name, log, None, each.outcome, config)[0]
             parts.append((model,))
             rows.append(logged_log_prob(model.policy, log))
     return parts, rows
