@@ -55,6 +55,7 @@ class Nuisances:
         self.model, self.seed = model, seed
         self._logging, self._given_rewards, self._given_uncertainty = logging_policy, reward_model, uncertainty
         self._pooled: PooledRewardModel | None = None
+        self._others: dict[str, PooledRewardModel] = {}
         self._cross_fitted: dict[Any, CrossFittedRewards] = {}
         self._uncertainty: dict[tuple[Form, Normalisation], Tensor] = {}
 
@@ -127,6 +128,14 @@ class Nuisances:
             design = self.logging_policy.whole.design if isinstance(self.logging_policy, LoggingPolicy) else None
             self._pooled = PooledRewardModel.fit(self.log, design)
         return self._pooled
+
+    def reward_model_of(self, log: LoggedData) -> RewardModel:
+        """q̂ of the same rows under another of their rewards, over the features of the first."""
+        if log.reward_name not in self._others:
+            first = self.reward_model
+            design = first.design if isinstance(first, PooledRewardModel) else None
+            self._others[log.reward_name] = PooledRewardModel.fit(log, design)
+        return self._others[log.reward_name]
 
     def cross_fitted_rewards(self, scorer: Any, config: RewardFitConfig | None = None) -> RewardModel:
         """q̂ for learning: the one given, or cross-fitted with the policy's architecture."""

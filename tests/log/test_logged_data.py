@@ -221,6 +221,7 @@ def test_summary_counts() -> None:
         "actions_never_logged": 1,
         "reward_mean": 2.0,
         "reward_range": [0.0, 4.0],
+        "reward_name": "reward",
         "reward_binary": False,
         "propensities_recorded": False,
         "clusters": None,

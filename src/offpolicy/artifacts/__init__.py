@@ -7,15 +7,20 @@ from offpolicy.artifacts.onnx_export import export_onnx
 from offpolicy.artifacts.onnx_parity import Parity, check_parity
 from offpolicy.artifacts.ranking import Mode
 from offpolicy.artifacts.saved_policy import SavedPolicy
+from offpolicy.artifacts.sources import FORMS, TableSource, policy_folder, policy_source
 
 __all__ = [
+    "FORMS",
     "ArtifactError",
     "Mode",
     "Parity",
     "SavedPolicy",
+    "TableSource",
     "check_parity",
     "export_onnx",
     "library_versions",
     "load_policy",
+    "policy_folder",
+    "policy_source",
     "save_policy",
 ]

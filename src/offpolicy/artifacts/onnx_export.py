@@ -77,6 +77,7 @@ def _metadata(saved: SavedPolicy) -> dict[str, str]:
         "missing": json.dumps(missing, ensure_ascii=False),
         "bag_lengths": json.dumps({name: length_name(name) for name in saved.encoder.bags}, ensure_ascii=False),
         "method": saved.metadata.method or "",
+        "actions": json.dumps(saved.actions.vocabulary.to_list(), ensure_ascii=False),
         "versions": json.dumps(saved.document.versions),
     }
 

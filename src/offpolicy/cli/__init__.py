@@ -16,7 +16,6 @@ app = typer.Typer(
     name="offpolicy",
     help="Learn and evaluate policies from logs whose logging probabilities nobody recorded.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("inspect")(inspect.inspect)

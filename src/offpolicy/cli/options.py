@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,24 @@ from offpolicy.errors import ParameterError
 if TYPE_CHECKING:
     from offpolicy.workflows import LogSpec, RunOptions
 
+LOGGING_MODELS = (
+    *(
+        "auto",
+        "recorded",
+        "uniform",
+        "popularity",
+        "counts",
+        "linear",
+        "quadratic",
+        "greedy_linear",
+        "top_k",
+        "network",
+    ),
+    *("towers", "trees", "two_tower"),
+)
+"""For completion, which must not load torch."""
 NOT_IN_FILES = ("config", "help")
-SINGLE = ("action", "reward", "propensity", "cluster", "timestamp", "actions")
+SINGLE = ("action", "propensity", "cluster", "timestamp", "actions")
 
 
 def _load_config(context: typer.Context, path: str | None) -> str | None:
@@ -37,7 +54,33 @@ ContextColumns = Annotated[
     typer.Option("--context", help="A context column; repeat it for more. Without any, all columns without a role."),
 ]
 ActionColumn = Annotated[str | None, typer.Option("--action", help="The column with the action that was taken.")]
-RewardColumn = Annotated[str | None, typer.Option("--reward", help="The column with the reward that followed.")]
+Rewards = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reward",
+        metavar="[NAME=]WHAT",
+        help="The column with the reward that followed, or an expression such as 0.1*click+purchase. Repeat it to "
+        "evaluate more rewards beside the first.",
+    ),
+]
+Guardrails = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--guardrail",
+        metavar="WHAT[<=+2%]",
+        help="A reward that must not get worse: returns<=+2% may rise, margin>=-2% may fall by at most 2 %; "
+        "repeatable.",
+    ),
+]
+Winsorise = Annotated[
+    float,
+    typer.Option(
+        "--winsorise",
+        metavar="SHARE",
+        help="Set this share of the largest and smallest rewards to their "
+        "quantile (0 values and yes/no rewards are left alone).",
+    ),
+]
 PropensityColumn = Annotated[
     str | None, typer.Option("--propensity", help="The column with recorded probabilities of the logged actions.")
 ]
@@ -82,6 +125,25 @@ Config = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    md = "md"
+
+
+PrintFormat = Annotated[
+    Format,
+    typer.Option("--format", help="How to print the results: table for people, json, csv or md (Markdown)."),
+]
+HeldOutAfter = Annotated[
+    str | None,
+    typer.Option("--held-out-after", metavar="TIME", help="Evaluate on the rows from this date or time on only."),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 2 if the log cannot answer.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Fixes everything random.")]
 Level = Annotated[float, typer.Option("--level", help="Confidence level of the intervals.")]
@@ -89,6 +151,7 @@ LoggingModel = Annotated[
     str | None,
     typer.Option(
         "--logging-model",
+        autocompletion=lambda: list(LOGGING_MODELS),
         help="Model of the logging policy: auto (an ensemble), recorded, uniform, popularity, counts, linear, "
         "quadratic, greedy_linear, top_k, network, towers, trees or two_tower. Default: recorded if --propensity is "
         "given, else auto.",
@@ -140,6 +203,7 @@ def log_spec(context: typer.Context) -> "LogSpec":
 
     given = context.params
     single: dict[str, Any] = {name: given.get(name) for name in SINGLE}
+    rewards = tuple(given.get("reward") or ())
     return LogSpec(
         source=given["log"],
         context=tuple(given.get("context") or ()),
@@ -148,6 +212,11 @@ def log_spec(context: typer.Context) -> "LogSpec":
         exclude=tuple(given.get("exclude") or ()),
         missing=pairs("missing", (one if "=" in one else f"*={one}" for one in given.get("missing") or ())),
         drop_duplicates=bool(given.get("drop_duplicates")),
+        reward=rewards[0] if rewards else None,
+        rewards=rewards[1:],
+        guardrails=tuple(given.get("guardrail") or ()),
+        winsorise=float(given.get("winsorise") or 0.0),
+        key=tuple(given.get("key") or ()),
         **single,
     )
 

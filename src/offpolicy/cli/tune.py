@@ -19,11 +19,12 @@ from offpolicy.cli.options import (
     LoggingModel,
     MissingValues,
     PropensityColumn,
-    RewardColumn,
     RewardRange,
+    Rewards,
     Seed,
     Settings,
     TimestampColumn,
+    Winsorise,
     log_spec,
 )
 
@@ -34,7 +35,8 @@ def tune(
     context: ContextColumns = None,
     exclude: Excluded = None,
     action: ActionColumn = None,
-    reward: RewardColumn = None,
+    reward: Rewards = None,
+    winsorise: Winsorise = 0.0,
     propensity: PropensityColumn = None,
     cluster: ClusterColumn = None,
     timestamp: TimestampColumn = None,

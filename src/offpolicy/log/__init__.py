@@ -5,6 +5,7 @@ from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.choice import Choice, Known, choose_context, leaks
 from offpolicy.log.derived import source_of, sources, with_derived
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
+from offpolicy.log.expressions import expression
 from offpolicy.log.features import (
     BagColumn,
     CategoricalColumn,
@@ -29,13 +30,15 @@ from offpolicy.log.formats.obp import from_obp, target_prob_from_obp, to_obp
 from offpolicy.log.formats.vowpal import vowpal_frame
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
+from offpolicy.log.instants import instant
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import Reading, read_log, read_rows
+from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
-from offpolicy.log.tables import Table, is_path, read_table
-from offpolicy.log.text import typed_text
+from offpolicy.log.tables import Table, is_path, read_table, source_names
+from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
 
 __all__ = [
@@ -71,10 +74,12 @@ __all__ = [
     "column_names",
     "digest",
     "expanded",
+    "expression",
     "feature_table",
     "format_of",
     "from_obp",
     "ids",
+    "instant",
     "is_path",
     "leaks",
     "listed",
@@ -88,12 +93,15 @@ __all__ = [
     "row_pieces",
     "sealed",
     "separator_of",
+    "source_names",
     "source_of",
     "sources",
+    "split_text",
     "table_hashes",
     "target_prob_from_obp",
     "to_obp",
     "typed_text",
     "vowpal_frame",
+    "winsorised",
     "with_derived",
 ]

@@ -1,7 +1,7 @@
 """`read_log`: any file or frame becomes a `LoggedData`, and every error in the data is reported here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -13,13 +13,15 @@ from offpolicy.errors import Fix, LogError, ParameterError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.derived import missing as missing_values
 from offpolicy.log.encode import RawColumns, distinct_contexts, feature_table, ids, numbers
-from offpolicy.log.features import Kind, Vocabulary
+from offpolicy.log.expressions import Expression, expression
+from offpolicy.log.features import Kind, Vocabulary, trusted
+from offpolicy.log.frames import frame_kind
 from offpolicy.log.ids import UNKNOWN, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin
-from offpolicy.log.rewards import to_unit
+from offpolicy.log.rewards import data_range, to_unit, winsorised
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
-from offpolicy.log.tables import read_table
+from offpolicy.log.tables import Table, read_table, source_names
 from offpolicy.log.text import typed_text
 from offpolicy.log.treatment import Missing, Treatment, Typed
 
@@ -43,6 +45,8 @@ def read_log(
     reward_range: tuple[float, float] | None = None,
     missing: Missing | Mapping[str, Missing] | None = None,
     drop_duplicates: bool = False,
+    keep: Sequence[str] = (),
+    winsorise: float = 0.0,
 ) -> LoggedData:
     """Read a log from Parquet, CSV or NDJSON files (path, glob or list) or from a frame in memory.
 
@@ -51,7 +55,10 @@ def read_log(
     is a file or frame in which the column called like `action` holds the ids and all others are action features;
     without it the actions are those that were logged. A timestamp may be a datetime, a date, an integer, or a float
     in seconds; dates and floats become microseconds. `drop_duplicates` keeps the first of rows that are equal in every
-    column that was read (`log.duplicates` says which are not the first).
+    column that was read (`log.duplicates` says which are not the first). `reward` is a column or an expression of
+    columns, as in "0.1*click + purchase" or "value=0.1*click + purchase". `keep` names more columns (or expressions) to
+    keep beside the rows: other rewards, keys of requests, what to break results down by. `winsorise` sets this share
+    of the largest and of the smallest rewards to their quantile; without `reward_range` the range is then the data's.
 
     `missing` says what to do where a number of the context is missing (null, not finite, or beyond ±1e100): "drop" the
     row, fill in "zero", or fill in and flag it by an "indicator" column; `{"age": "indicator", "click": "drop"}` says
@@ -70,7 +77,7 @@ def read_log(
         missing=missing,
         reward_range=UNIT_RANGE if reward_range is None else reward_range,
     )
-    log = read_rows(source, schema, actions).log
+    log = read_rows(source, schema, actions, keep, winsorise).log
     return log.take(~log.duplicates) if drop_duplicates else log
 
 
@@ -83,12 +90,75 @@ class Reading:
     notes: tuple[str, ...] = ()
 
 
-def read_rows(source: Source, schema: LogSchema, actions: Any = None) -> Reading:
+def read_rows(
+    source: Source, schema: LogSchema, actions: Any = None, keep: Sequence[str] = (), winsorise: float = 0.0
+) -> Reading:
     """Read a log, and say which rows it holds and what was done to its columns.
 
-    Each raw column is freed as soon as it is typed.
+    The schema's reward, and what to keep beside the rows, may be expressions. Each raw column is freed as soon as it is
+    typed.
     """
-    table = read_table(source, schema.columns)
+    known = source_names(source)
+    formula, kept = expression(schema.reward, known), [expression(one, known) for one in dict.fromkeys(keep)]
+    schema = schema.model_copy(update={"reward": formula.name})
+    plain = [name for name in schema.columns if name != schema.reward]
+    _check_formulas([formula, *kept], known, plain)
+    needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
+    table = read_table(source, list(dict.fromkeys(needed)))
+    beside = pl.DataFrame([_computed(one, table) for one in kept]) if kept else None
+    schema, treated = _with_reward(formula, table, schema, winsorise)
+    for name in set(table.series).difference(schema.columns):
+        del table.series[name]
+    found = _typed(table, schema, actions)
+    if beside is not None and found.rows is not None:
+        beside = beside[found.rows]
+    facts = {"kept": beside, "reward_name": schema.reward, "treated": treated, "frames": frame_kind(source)}
+    return replace(found, log=trusted(LoggedData, **{**vars(found.log), **facts}))
+
+
+def _check_formulas(formulas: Sequence[Expression], known: Sequence[str], others: Sequence[str]) -> None:
+    """Refuse a formula called like a column it is not, and a reward that is made of what the context holds."""
+    for one in formulas:
+        if len(one.steps) > 1 and one.name in known:
+            raise ParameterError(f"The log has a column {one.name!r}: give the expression another name.")
+    reused = next((name for name in formulas[0].columns if len(formulas[0].steps) > 1 and name in others), None)
+    if reused is not None:
+        raise ParameterError(f"The column {reused!r} is part of the reward, so it cannot have another role.")
+
+
+def _computed(formula: Expression, table: Table) -> pl.Series:
+    """A column as it was read, or an expression of columns as numbers."""
+    origin = table.origin
+    if len(formula.steps) == 1:
+        series = table.series[formula.name]
+        return typed_text(formula.name, series, None, origin) if origin.is_text else series
+    parts = {
+        name: numbers(name, table.series[name], origin, parse=origin.is_text).fill_null(np.nan).to_numpy()
+        for name in formula.columns
+    }
+    return pl.Series(formula.name, formula.values(parts))
+
+
+def _with_reward(
+    formula: Expression, table: Table, schema: LogSchema, winsorise: float
+) -> tuple[LogSchema, tuple[str, ...]]:
+    """Put the reward that a formula and winsorising give among the columns; the range it has then, and a note."""
+    reward, origin = formula.name, table.origin
+    if len(formula.steps) > 1:
+        table.series[reward] = _computed(formula, table)
+    if not winsorise:
+        return schema, ()
+    values = numbers(reward, table.series[reward], origin, parse=origin.is_text).fill_null(np.nan)
+    clipped, treated = winsorised(reward, values.to_numpy(), winsorise)
+    table.series[reward] = pl.Series(reward, clipped)
+    there = clipped[np.isfinite(clipped)]
+    if schema.reward_range == UNIT_RANGE and len(there):
+        schema = schema.model_copy(update={"reward_range": data_range(there)})
+    return schema, treated
+
+
+def _typed(table: Table, schema: LogSchema, actions: Any) -> Reading:
+    """Every column typed, treated where values are missing, and encoded."""
     series, origin = table.series, table.origin
     if not len(series[schema.action]):
         raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
@@ -182,9 +252,19 @@ def _within(column: str, rewards: pl.Series, bounds: tuple[float, float], origin
         return rewards
     row = _first((rewards < low) | (rewards > high))
     ends = f"{min(least, low):.12g},{max(most, high):.12g}"
-    fix = Fix("reward_range", ends, "if these are the least and the most that a reward can be, else a wider range")
+    effect = "if these are the least and the most that a reward can be, else a wider range"
+    fix = Fix("reward_range", ends, effect + _on_outliers(there.to_numpy()))
     rule = f"must hold rewards in [{low:g}, {high:g}]"
     raise origin.bad_value(column, row, rewards[row], rule, fix=fix)
+
+
+def _on_outliers(rewards: npt.NDArray[np.float64]) -> str:
+    """What to do where a few rewards are far larger than the others; empty where none are."""
+    other = rewards[rewards != 0]
+    usual = float(np.quantile(other, 0.99)) if len(other) else np.inf
+    if not 0 < usual < float(rewards.max()) / 5:
+        return ""
+    return f" (99 % of those that are not 0 are at most {usual:g}: --winsorise 0.01 takes the others for outliers)"
 
 
 def _probabilities(column: str, values: pl.Series, origin: Origin) -> pl.Series:

@@ -32,6 +32,16 @@ def is_path(source: Any) -> bool:
     return isinstance(source, str | Path)
 
 
+def source_names(source: Any) -> list[str]:
+    """The names of a source's columns; of several files, the first one's."""
+    if isinstance(source, Table):
+        return list(source.series)
+    if not is_path(source):
+        return frame_names(wrapped(source, "source"))
+    path = expanded(source)[0]
+    return column_names(path, format_of(path))
+
+
 def read_table(source: Any, columns: Sequence[str], everything: bool = False, argument: str = "source") -> Table:
     """The columns of a source, in order, derived ones included; with `everything` also all its other columns."""
     if isinstance(source, Table):

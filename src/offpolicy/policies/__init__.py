@@ -29,7 +29,8 @@ from offpolicy.policies.simple import (
     WithBackoff,
     with_backoff,
 )
-from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, TopKPolicy, as_policy
+from offpolicy.policies.sparse import JoinedTable, SparsePolicy, encoded, exploded, frame_of
+from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, as_policy
 from offpolicy.policies.trees import TreesPolicy, missing_trees, tree_columns
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "CountsPolicy",
     "EpsilonGreedyPolicy",
     "FunctionPolicy",
+    "JoinedTable",
     "LinearSoftmaxPolicy",
     "MixturePolicy",
     "NewIds",
@@ -49,8 +51,8 @@ __all__ = [
     "RecordedPolicy",
     "RowPolicy",
     "ScorerPolicy",
+    "SparsePolicy",
     "TabularPolicy",
-    "TopKPolicy",
     "TreesPolicy",
     "UniformPolicy",
     "WithBackoff",
@@ -59,6 +61,9 @@ __all__ = [
     "as_policy",
     "batch_log_probs",
     "drawn_actions",
+    "encoded",
+    "exploded",
+    "frame_of",
     "logged_log_prob",
     "missing_trees",
     "named",

@@ -1,5 +1,15 @@
 """Typed results, without torch: one schema for the API, the results file and the report."""
 
+from offpolicy.results.figures import (
+    Chart,
+    balance_chart,
+    calibration_chart,
+    frequency_charts,
+    learning_charts,
+    sensitivity_chart,
+    values_chart,
+    weights_chart,
+)
 from offpolicy.results.file import RESULTS, parse_results, read_results, write_results
 from offpolicy.results.schema import (
     LOGGING,
@@ -8,11 +18,14 @@ from offpolicy.results.schema import (
     Check,
     ColumnStrength,
     Comparison,
+    Decision,
     Estimate,
     Evaluation,
+    Finding,
     Frequency,
     Interval,
     Logging,
+    Outcome,
     Part,
     PolicyResult,
     Preflight,
@@ -27,20 +40,25 @@ from offpolicy.results.schema import (
     Verdict,
     Weights,
 )
+from offpolicy.results.tables import Table, headlines, table_of
 
 __all__ = [
     "LOGGING",
     "RESULTS",
     "Answer",
     "CalibrationBin",
+    "Chart",
     "Check",
     "ColumnStrength",
     "Comparison",
+    "Decision",
     "Estimate",
     "Evaluation",
+    "Finding",
     "Frequency",
     "Interval",
     "Logging",
+    "Outcome",
     "Part",
     "PolicyResult",
     "Preflight",
@@ -51,10 +69,20 @@ __all__ = [
     "Run",
     "Segment",
     "Sensitivity",
+    "Table",
     "TwoPartInterval",
     "Verdict",
     "Weights",
+    "balance_chart",
+    "calibration_chart",
+    "frequency_charts",
+    "headlines",
+    "learning_charts",
     "parse_results",
     "read_results",
+    "sensitivity_chart",
+    "table_of",
+    "values_chart",
+    "weights_chart",
     "write_results",
 ]

@@ -11,7 +11,7 @@ from offpolicy.learning import LearnedPolicy, find_method, learn_policy, resolve
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.results import RESULTS, write_results
-from offpolicy.workflows.evaluate import fit_note, unused_propensities
+from offpolicy.workflows.evaluate import own_notes, unused_propensities
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout
 from offpolicy.workflows.roles import LogSpec, kind_notes, resolve, without_duplicates
@@ -25,10 +25,12 @@ def run_learn(
     options: RunOptions,
     *,
     held_out: float = 0.2,
+    held_out_after: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Finished:
     """Learn policies from one part of a log file and evaluate them on the other; rerun a killed command to resume.
 
+    With `held_out_after`, a date or time, the rows from then on are held out instead of a share of the contexts.
     `settings` are fields of `LearnerConfig` and hyper-parameters. Several methods are all kept under `policies`; the
     one with the highest lower confidence bound is the run's `policy`.
     """
@@ -43,14 +45,16 @@ def run_learn(
     spec = resolve(spec)
     log, _, dropped = without_duplicates(spec, spec.read())
     mark_folder(folder, "learn")
-    rule = Holdout.of(log, held_out, options.seed)
+    rule = Holdout.of(log, held_out, options.seed, held_out_after)
     train, held, _ = rule.divide(log)
     model = options.model(spec, named)
     known, taken = nuisances_of(train, model, options.seed, [folder], folder)
     learned = _learned(known, names, folder, options.seed, settings or {})
     held_out_nuisances, held_out_notes = nuisances_of(held, model, options.seed, [folder], folder)
     targets = {name: one.policy for name, one in learned.items()}
-    evaluator = Evaluator(held_out_nuisances, targets, options=Options(level=options.level, seed=options.seed))
+    evaluator = Evaluator(
+        held_out_nuisances, targets, options=spec.asked(Options(level=options.level, seed=options.seed))
+    )
     best = evaluator.evaluation.best
     held_out_nuisances.save(folder)
     models = evaluator.propensity_models() if options.propensity_models else []
@@ -60,8 +64,16 @@ def run_learn(
             _save(one, log, folder / "policies" / name, about)
     policy = _save(learned[best], log, folder / "policy", about)
     said = (
-        *(*spec.notes, *dropped, *kind_notes(spec, log), *unused_propensities(spec, model), *taken, *held_out_notes),
-        *(_divided(rule, log, train, held), *fit_note(evaluator)),
+        *(
+            *spec.notes,
+            *dropped,
+            *log.treated,
+            *kind_notes(spec, log),
+            *unused_propensities(spec, model),
+            *taken,
+            *held_out_notes,
+        ),
+        *(_divided(rule, log, train, held), *own_notes(evaluator)),
     )
     history = {name: one.history for name, one in learned.items()}
     run = clock.facts(options, said)
@@ -70,7 +82,7 @@ def run_learn(
 
 
 def _divided(rule: Holdout, log: LoggedData, train: LoggedData, held: LoggedData) -> str:
-    if rule.share == 0:
+    if rule.share == 0 and not rule.after:
         return "With so few contexts none can be held out: the evaluation uses rows that were learned from."
     return f"Learned from {train.n_rows:,} rows, evaluated on the {held.n_rows:,} others."
 

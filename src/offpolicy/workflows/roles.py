@@ -7,9 +7,9 @@ from typing import Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from offpolicy.errors import Fix, LogError, ParameterError
+from offpolicy.evaluation import Guardrail, Options
 from offpolicy.log import (
     CategoricalColumn,
     Kind,
@@ -22,11 +22,11 @@ from offpolicy.log import (
     choose_context,
     column_names,
     expanded,
+    expression,
     format_of,
     leaks,
     listed,
     nearest,
-    numbers,
     read_rows,
     read_table,
 )
@@ -73,6 +73,17 @@ class LogSpec:
     missing: Mapping[str, str] = field(default_factory=dict)
     """What to do where a value is missing, by column; `*` stands for all."""
     drop_duplicates: bool = False
+    rewards: tuple[str, ...] = ()
+    """Further rewards: columns or [NAME=]EXPRESSION."""
+    guardrails: tuple[str, ...] = ()
+    """Rewards that must not get worse, as in returns<=+2%."""
+    winsorise: float = 0.0
+    keep: tuple[str, ...] = ()
+    """More columns to keep beside the rows: keys of requests, probabilities, what to break down by."""
+    probabilities: tuple[str, ...] = ()
+    """Columns with the probabilities of policies, which are no context."""
+    key: tuple[str, ...] = ()
+    """The columns by which files of policies are joined; () for what both have."""
     notes: tuple[str, ...] = ()
     """What was inferred, in words."""
     table: Table | None = field(default=None, repr=False, compare=False)
@@ -102,6 +113,27 @@ class LogSpec:
             reward_range=self.reward_range if ends is None else (float(ends[0]), float(ends[1])),
         )
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The columns whose roles are known, but for the context."""
+        known = (self.action, self.reward, self.propensity)
+        return tuple(name for name in known if name is not None)
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """What followed a decision besides the reward, as columns or expressions."""
+        return (*self.rewards, *(Guardrail.parse(one).what for one in self.guardrails))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Columns and expressions to keep beside the rows."""
+        return tuple(dict.fromkeys([*self.outcomes, *self.probabilities, *self.keep]))
+
+    def asked(self, options: Options) -> Options:
+        """The options of an evaluation, with the rewards and guardrails of this log."""
+        names = tuple(one.partition("=")[0].strip() for one in self.rewards)
+        return replace(options, rewards=names, guardrails=self.guardrails, winsorise=self.winsorise)
+
     def read(self) -> Reading:
         """The log, every role being known."""
         if self.action is None or self.reward is None:
@@ -121,10 +153,10 @@ class LogSpec:
         )
         with progress("reading the log", None):
             if self.table is None or not self.table.series:
-                return read_rows(self.source, schema, self.actions)
+                return read_rows(self.source, schema, self.actions, self.beside, self.winsorise)
             columns = Table(dict(self.table.series), self.table.origin)
             self.table.series.clear()
-            return read_rows(columns, schema, self.actions)
+            return read_rows(columns, schema, self.actions, self.beside, self.winsorise)
 
 
 def without_duplicates(spec: LogSpec, read: Reading) -> tuple[LoggedData, Rows | None, tuple[str, ...]]:
@@ -147,7 +179,9 @@ def resolve(spec: LogSpec) -> LogSpec:
     names = column_names(path, form)
     notes: list[str] = []
     given = {role: getattr(spec, role) for role in ROLES}
-    taken = {*spec.context, *spec.exclude, *(name for name in given.values() if name is not None)}
+    taken = {*spec.context, *spec.exclude, *spec.probabilities, *(name for name in given.values() if name is not None)}
+    outcomes = ([] if spec.reward is None else [spec.reward]) + list(spec.outcomes)
+    taken |= {name for one in outcomes for name in expression(one, names).columns}
     for role, candidates in NAMES.items():
         if given[role] is None:
             given[role] = _named_like(candidates, [name for name in names if name not in taken])
@@ -163,7 +197,7 @@ def resolve(spec: LogSpec) -> LogSpec:
     resolved = replace(spec, **given)
     with progress("looking at the columns", None):
         resolved, chosen = _with_context(resolved, names, path)
-    notes += chosen
+    notes += [*chosen, *(said for one in spec.guardrails if (said := Guardrail.parse(one).inferred))]
     if form in ("dsjson", "cb") and spec.reward_range is None and resolved.reward == "reward":
         limits, note = _range_of_costs(spec.source)
         resolved, notes = replace(resolved, reward_range=limits), [*notes, note]
@@ -176,14 +210,21 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
     if strange is not None:
         raise LogError(f"--exclude: {path} has no column {strange!r}.{nearest(strange, names)}")
     single = {role: column for role in ROLES if (column := getattr(spec, role)) is not None}
+    reward = expression(single.pop("reward"), names)
+    followed = {name for one in (spec.reward, *spec.outcomes) if one for name in expression(one, names).columns}
+    beside = {name for one in spec.beside for name in expression(one, names).columns}
+    if len(reward.steps) == 1:
+        single["reward"] = reward.name
     context = tuple(name for name in spec.context if name not in spec.exclude)
-    table = read_table(spec.source, (*single.values(), *context), everything=not spec.context)
+    needed = dict.fromkeys([*single.values(), *followed, *beside, *context])
+    table = read_table(spec.source, tuple(needed), everything=not spec.context)
     known = Known(*(table.series.get(single.get(role, "")) for role in ("action", "reward", "timestamp")))
     if context:
         suspicious = leaks({name: table.series[name] for name in context}, known)
         notes = [f"context {name}: {why}." for name, why in suspicious.items()]
         return replace(spec, context=context, table=table), notes
-    others = {name: values for name, values in table.series.items() if name not in single.values()}
+    taken = {*single.values(), *followed, *spec.probabilities}
+    others = {name: values for name, values in table.series.items() if name not in taken}
     chosen = choose_context(others, known, spec.exclude)
     if not chosen.context:
         why = "".join(f" {name!r} is left out: {reason}." for name, reason in chosen.left_out.items())
@@ -194,7 +235,7 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
     notes = [f"context: {', '.join(chosen.context)} (every other column)"]
     notes += [f"left out: {name or repr(name)} ({why})" for name, why in chosen.left_out.items()]
     notes += [f"context {name}: {why}; --exclude {name} leaves it out" for name, why in chosen.suspicious.items()]
-    for name in chosen.left_out:
+    for name in set(chosen.left_out).difference(beside):
         del table.series[name]
     kinds = {name: kind for name, kind in spec.kinds.items() if name not in chosen.left_out}
     return replace(spec, context=chosen.context, kinds=kinds, table=table), notes
@@ -217,25 +258,6 @@ def _range_of_costs(source: str) -> tuple[tuple[float, float], str]:
         f"{source}: rewards are −cost and reach from {low:g} to {high:g}. Declare the range they can have with "
         f"--reward-range {low:g},{high:g} (or a wider one)."
     )
-
-
-def probability_column(spec: LogSpec, column: str) -> pl.Series:
-    """π(a|x) of every logged row, from a column of the log."""
-    path = expanded(spec.source)[0]
-    names = column_names(path, format_of(path))
-    if column not in names:
-        raise LogError(
-            f"The policy {column!r} is neither a folder with a saved policy, nor 'uniform', nor a column of {path}."
-            f"{nearest(column, names)} Its columns are: {listed(names)}."
-        )
-    table = read_table(spec.source, (column,))
-    values = numbers(column, table.series[column], table.origin, parse=table.origin.is_text)
-    bad = ~values.fill_null(-1.0).fill_nan(-1.0).is_between(0.0, 1.0)
-    if bad.any():
-        row = bad.arg_max() or 0
-        rule = "must hold probabilities in [0, 1]"
-        raise table.origin.bad_value(column, row, values[row], rule, "Fix the value or drop the row.")
-    return values
 
 
 def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
