@@ -137,7 +137,7 @@ def _everywhere(value: Any, text: str) -> Any:
     if isinstance(value, dict):
         own = {"uips", "greedy", "popularity", "ce", "user", "hour", "age"}
         return {
-            text + k if k in own else k: v if k in ("format", "kind", "answer") else _everywhere(v, text)
+            text + k if k in own else k: v if k in ("format", "kind", "answer", "finding") else _everywhere(v, text)
             for k, v in value.items()
         }
     if isinstance(value, list):

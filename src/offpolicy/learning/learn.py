@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from offpolicy.drawing import facts_html
 from offpolicy.estimators import Hyper
 from offpolicy.learning.checkpoints import Epoch
 from offpolicy.learning.config import LearnerConfig
@@ -39,6 +40,12 @@ class LearnedPolicy:
     """The metric that chose the epoch."""
     logging: ScorerPolicy | None = field(default=None, repr=False)
     """β̂ as it ended, where it was estimated in alternation."""
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how it was learned."""
+        facts = {"method": self.label, "hyper_parameters": dict(self.hyper), "actions": len(self.actions)}
+        chosen = {"epochs": len(self.history), "best_epoch": self.best_epoch, str(self.metric): self.best_metric}
+        return facts_html("A learned policy", facts | (chosen if self.metric else {"epochs": len(self.history)}))
 
     @property
     def actions(self) -> ActionTable:

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from html import escape
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from offpolicy.drawing import facts_html
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.log.actions import ActionTable, coded_actions
 from offpolicy.log.arrays import context_table, deduplicated
@@ -85,11 +85,7 @@ class LoggedData:
 
     def _repr_html_(self) -> str:
         """For notebooks: the facts of the summary."""
-        rows = "".join(
-            f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(_shown(value))}</td></tr>"
-            for name, value in self.summary().items()
-        )
-        return f"<table>{rows}</table>"
+        return facts_html("A log", self.summary())
 
     def __eq__(self, other: object) -> bool:
         """Whether every array, table and vocabulary is equal."""
@@ -430,9 +426,3 @@ class LoggedData:
             "context_features": {name: column.kind for name, column in self.contexts.items()},
             "action_features": {name: column.kind for name, column in (self.actions.features or {}).items()},
         }
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} ({kind})" for name, kind in value.items()) or "none"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

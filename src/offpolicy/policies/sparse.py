@@ -187,33 +187,36 @@ class JoinedTable:
         probability = next((one for one in PROBABILITIES if one in columns), None)
         return cls(frame, chosen, found, probability, residual)
 
-    @property
-    def _requests(self) -> pl.DataFrame:
-        return self.frame.select(self.key).unique(maintain_order=True).with_row_index("request")
-
     def requests(self, log: LoggedData) -> Any:
         """Which request of the table each row of the log belongs to; −1 for none."""
-        own = self._requests
-        rows = pl.DataFrame({one: column_of(log, one) for one in self.key})
-        different = [one for one in self.key if rows[one].dtype != own[one].dtype]
-        casts = [pl.col(one).cast(pl.String) for one in different]
+        own = _keys([self.frame[one] for one in self.key])
+        rows = _keys([column_of(log, one) for one in self.key])
+        casts = [pl.col(one).cast(pl.String) for one in own.columns if rows[one].dtype != own[one].dtype]
+        numbered = own.with_columns(casts).unique(maintain_order=True).with_row_index("request")
         found = rows.with_columns(casts).join(
-            own.with_columns(casts), on=list(self.key), how="left", nulls_equal=True, maintain_order="left"
+            numbered, on=own.columns, how="left", nulls_equal=True, maintain_order="left"
         )
         return found["request"].cast(pl.Int64).fill_null(-1).to_numpy()
 
     def entries(self, log: LoggedData, name: str) -> pl.DataFrame:
         """(request, code, prob) of every listed action."""
-        frame = self.frame.join(self._requests, on=list(self.key), nulls_equal=True, maintain_order="left")
-        taken = [pl.col("request").cast(pl.Int64), pl.col(self.action).alias("action")]
+        own = _keys([self.frame[one] for one in self.key])
+        numbered = own.unique(maintain_order=True).with_row_index("request")
+        request = own.join(numbered, on=own.columns, how="left", nulls_equal=True, maintain_order="left")["request"]
+        columns = [request.cast(pl.Int64), self.frame[self.action].alias("action")]
         if self.probability is not None:
-            taken.append(pl.col(self.probability).cast(pl.Float64, strict=False).alias("prob"))
-        frame = exploded(frame.select(taken), log.actions)
+            columns.append(self.frame[self.probability].cast(pl.Float64, strict=False).alias("prob"))
+        frame = exploded(pl.DataFrame(columns), log.actions)
         codes = encoded(frame["action"], log.actions)
         if (codes < 0).any():
             raise _unknown_action(name, frame["action"][int(np.argmax(codes < 0))])
-        frame = frame.select("request", *(["prob"] if self.probability else [])).with_columns(code=pl.Series(codes))
+        frame = frame.drop("action").with_columns(code=pl.Series(codes))
         return _checked(frame, name) if self.probability else _shared(frame, self.residual)
+
+
+def _keys(columns: Sequence[pl.Series]) -> pl.DataFrame:
+    """The columns of a key under names of our own, which no column of the user's can have."""
+    return pl.DataFrame([one.alias(f"key {number}") for number, one in enumerate(columns)])
 
 
 def frame_of(source: Any) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from typing import Any
 
 from offpolicy.drawing import UNKNOWN, Strip, chance, decimals, factor, fixed, label, moment, percent, plain
 from offpolicy.report.cards import columns, fact, facts, run_card
-from offpolicy.report.verdict import BADGE, TONE, by_certainty, flip_sentence, headline, value_places
+from offpolicy.report.verdict import BADGE, TONE, by_certainty, flip_sentence, headline, unbroken, value_places
 from offpolicy.results import (
     Chart,
     Estimate,
@@ -265,7 +265,7 @@ def _outcomes(evaluation: Evaluation) -> dict[str, Any] | None:
         way = "rise" if of[0].lower_is_better else "fall"
         limit = f"may {way} by at most {label(of[0].limit_text, 20)}" if of[0].guardrail else ""
         rewards.append({"name": label(name, 60), "limit": limit, "rows": rows, "scale": strip.scale()})
-    decisions = [{"holds": one.holds, "sentence": label(one.sentence, 500)} for one in evaluation.decisions]
+    decisions = [{"holds": one.holds, "sentence": unbroken(label(one.sentence, 500))} for one in evaluation.decisions]
     return {"rewards": rewards, "decisions": decisions[:MOST_POLICIES], "level": percent(evaluation.level)}
 
 

@@ -59,7 +59,7 @@ def headline(evaluation: Evaluation) -> Headline | None:
         advice=label(verdict.advice, 500),
         reasons=tuple(label(reason, 300) for reason in verdict.reasons),
         flip=flip_sentence(policy, comparison),
-        decision=next((label(one.sentence, 500) for one in evaluation.decisions if one.policy == name), ""),
+        decision=next((unbroken(label(one.sentence, 500)) for one in evaluation.decisions if one.policy == name), ""),
     )
 
 
@@ -69,6 +69,11 @@ def _but(evaluation: Evaluation, name: str, comparison: Comparison | None) -> st
     if decision is None or decision.holds or comparison is None or (comparison.joint_low or comparison.low) <= 0:
         return ""
     return f" on {label(evaluation.reward, 40)}, but not every reward and guardrail agrees"
+
+
+def unbroken(text: str) -> str:
+    """A sentence whose percentages stay on one line."""
+    return text.replace(" %", "\u00a0%")
 
 
 def _title(name: str, answer: str, comparison: Comparison | None) -> str:

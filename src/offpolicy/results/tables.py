@@ -180,7 +180,8 @@ def text_of(value: Any) -> str:
 
 def _safe(cell: Any) -> Any:
     text = isinstance(cell, str) and cell.lstrip(" ").startswith(FORMULA)
-    return f"'{cell}" if text else "" if cell is None else cell
+    shown = cell.replace("\r", " ") if isinstance(cell, str) else cell
+    return f"'{shown}" if text else "" if cell is None else shown
 
 
 def _escaped(text: str) -> str:
