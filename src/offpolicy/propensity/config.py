@@ -39,6 +39,11 @@ class FitConfig:
     keep: Path | None = None
     """Folder in which each finished fit is kept, so that a killed run need not repeat it; None keeps none."""
 
+    @classmethod
+    def quick(cls, seed: int = 0) -> "FitConfig":
+        """Few passes, for a first look at a log."""
+        return cls(epochs=20, patience=1, seed=seed)
+
 
 @dataclass(frozen=True)
 class FitOutcome:
