@@ -1,5 +1,7 @@
 """The command line: one file per command, argument parsing and printing only."""
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug, quiet = "--debug" in given, "--quiet" in given
+    _show_any_letter()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave a busy machine's cores to others
     try:
         with command_progress(quiet=quiet):
@@ -64,6 +67,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         typer.echo(message, err=True)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+PLAIN = {"±": "+/-", "−": "-", "–": "-", "…": "...", "β": "beta", "γ": "gamma", "Γ": "Gamma", "π": "pi", "Σ": "sum"}
+PLAIN |= {"≤": "<=", "≥": ">=", "×": "x", "·": "*", "\u0302": "", "φ": "phi", "κ": "kappa", "∞": "infinity"}
+
+
+def _show_any_letter() -> None:
+    """Where the terminal has no letters but ASCII's, write others in words, or as question marks."""
+
+    def in_words(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        return "".join(PLAIN.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("in_words", in_words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and "utf" not in (stream.encoding or "").lower():
+            stream.reconfigure(errors="in_words")
 
 
 def _paragraph(error: Exception) -> str | None:

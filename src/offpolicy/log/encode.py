@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from offpolicy.errors import Fix, LogError
+from offpolicy.log.derived import missing
 from offpolicy.log.features import (
     BagColumn,
     CategoricalColumn,
@@ -72,12 +73,24 @@ def distinct_contexts(
     return _encoded(typed, groups, origin), owned(groups.index)
 
 
-def feature_table(columns: RawColumns) -> FeatureTable:
-    """Every row of the columns as features, duplicates and all."""
+def feature_table(columns: RawColumns, *, fill: bool = False) -> FeatureTable:
+    """Every row of the columns as features, duplicates and all; with `fill`, missing numbers as 0."""
     typed = {name: columns.typed(name) for name in columns.series}
+    if fill:
+        typed = {name: (kind, filled(kind, values)) for name, (kind, values) in typed.items()}
     n_rows = len(next(iter(columns.series.values())))
     rows = np.arange(n_rows)
     return _encoded(typed, RowGroups(rows.astype(np.int32), rows), columns.origin)
+
+
+def filled(kind: Kind, values: pl.Series) -> pl.Series:
+    """Typed values with 0 for missing numbers, and zeros for missing vectors; ids as they are."""
+    if kind in ("categorical", "bag"):
+        return values
+    width = values.dtype.shape[0] if isinstance(values.dtype, pl.Array) else 0
+    nothing = pl.Series([[0.0] * width], dtype=values.dtype) if kind == "embedding" else 0.0
+    absent = missing(values)
+    return pl.select(pl.when(absent).then(pl.lit(nothing)).otherwise(values).alias(values.name)).to_series()
 
 
 def _encoded(typed: Mapping[str, tuple[Kind, pl.Series]], groups: RowGroups, origin: Origin) -> FeatureTable:

@@ -37,9 +37,11 @@ def expanded(source: str | Path | Sequence[str | Path]) -> list[Path]:
         path = Path(source).expanduser()
         if path.is_dir():
             raise LogError(f"{path} is a folder. Name its files, for example with the glob {path}/*.parquet.")
+        if path.exists() and not path.is_file():
+            raise LogError(f"{path} is a pipe or a device, not a file. Write its content to a file and name that.")
         if path.exists() or not glob.has_magic(str(path)):
             return [path]
-        matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+        matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
         if not matches:
             raise LogError(f"No file matches {path}. Check the pattern and the folder.")
         return matches
@@ -188,7 +190,7 @@ def _json_rows(lines: Iterable[str]) -> Iterable[Any]:
         if line.strip():
             try:
                 yield json.loads(line, parse_constant=lambda _: None)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
                 yield line.strip()
 
 

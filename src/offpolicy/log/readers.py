@@ -264,7 +264,7 @@ def _on_outliers(rewards: npt.NDArray[np.float64]) -> str:
     usual = float(np.quantile(other, 0.99)) if len(other) else np.inf
     if not 0 < usual < float(rewards.max()) / 5:
         return ""
-    return f" (99 % of those that are not 0 are at most {usual:g}: --winsorise 0.01 takes the others for outliers)"
+    return f" (99 % of those that are not 0 are at most {usual:g}: winsorising at 0.01 takes the others for outliers)"
 
 
 def _probabilities(column: str, values: pl.Series, origin: Origin) -> pl.Series:

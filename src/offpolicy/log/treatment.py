@@ -12,8 +12,8 @@ import numpy.typing as npt
 import polars as pl
 
 from offpolicy.errors import Fix, LogError
-from offpolicy.log.derived import PARTS, derived, missing, parts_of, source_of
-from offpolicy.log.encode import RawColumns
+from offpolicy.log.derived import LARGEST, PARTS, derived, missing, parts_of, source_of
+from offpolicy.log.encode import RawColumns, filled
 from offpolicy.log.features import Kind
 from offpolicy.log.origin import Origin, shown
 
@@ -107,13 +107,10 @@ class Treatment:
         else:
             flagged = f", flagged by {derived(source_of(name), 'missing')}" if how == "indicator" else ""
             self._note(name, count, f"filled in with 0{flagged}")
-        nothing = pl.Series([[0.0] * _width(values)], dtype=values.dtype) if kind == "embedding" else 0.0
-        filled = pl.select(pl.when(absent).then(pl.lit(nothing)).otherwise(values).alias(name)).to_series()
         flags: Typed = {}
         if how == "indicator":
-            flag = pl.select(pl.when(absent).then(pl.lit("missing")).otherwise(pl.lit("present"))).to_series()
-            flags = {derived(source_of(name), "missing"): ("categorical", flag)}
-        return {name: (kind, filled), **flags}
+            flags = {derived(source_of(name), "missing"): ("categorical", PARTS["missing"](values))}
+        return {name: (kind, filled(kind, values)), **flags}
 
     def _how(self, column: str) -> Missing | None:
         """The treatment of a column: its own, that of its source, or that of all."""
@@ -155,8 +152,6 @@ class Treatment:
 
 def _shown(value: object) -> str:
     items = value.to_list() if isinstance(value, pl.Series) else [value]
+    if any(isinstance(item, float) and LARGEST < abs(item) < np.inf for item in items):
+        return f"{shown(value)}, beyond ±{LARGEST:g}"
     return "null" if all(item is None for item in items) else shown(value)
-
-
-def _width(values: pl.Series) -> int:
-    return values.dtype.shape[0] if isinstance(values.dtype, pl.Array) else 0

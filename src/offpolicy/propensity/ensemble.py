@@ -31,8 +31,8 @@ SAMPLE_ROWS, SAMPLE_NUMBERS = 40_000, 4_000_000
 """The same of the sample of a longer log, on which families are chosen."""
 JUDGES = 30_000
 """Rows of a long log that are kept for weighing the families."""
-PASSES = 15
-"""Most passes over a long log."""
+PASSES, PASS_NUMBERS = 15, 2_000_000_000
+"""Most passes over a long log, and most contexts × actions in all of them beyond the first."""
 QUADRATIC_WIDTH, QUADRATIC_NUMBERS = 24, 10_000_000
 """Most features whose products are tried, and most contexts × actions for which they are."""
 TREE_ACTIONS = 64
@@ -147,6 +147,7 @@ def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitCo
     judges = _folds(log, round(max(10, log.n_rows / JUDGES)), by, config.seed) == 0
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(~judges), seen.take(judges)
+    few = replace(few, epochs=max(1, min(few.epochs, PASS_NUMBERS // (seen.n_contexts * seen.n_actions))))
     tried = {name: _longer(name, outcome, train, valid, few) for name, (_, outcome) in first.items() if name in names}
     log_probs = {name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}
     kept = _missed(log_probs, valid)

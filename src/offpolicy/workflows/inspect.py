@@ -93,7 +93,7 @@ _QUANTILES = {"least": 0.0, "median": 0.5, "most": 1.0}
 def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
     config = FitConfig.quick(seed)
     if log.n_contexts * log.n_actions > QUICK_NUMBERS:
-        config = replace(config, epochs=4)
+        config = replace(config, epochs=min(config.epochs, 4))
     beta = fit_logging_policy(log, "auto", config=config, seed=seed)
     certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
     quality = beta.quality.to_json()

@@ -124,7 +124,7 @@ def mark_folder(folder: Path, command: str) -> None:
 def _owner(folder: Path) -> str | None:
     try:
         found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     command = found.get("command") if isinstance(found, dict) else None
     return command if isinstance(command, str) else None
