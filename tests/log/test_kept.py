@@ -52,7 +52,7 @@ def test_a_reward_may_be_an_expression() -> None:
         read_log(FRAME, **ROLES, reward="day=0.1*click")
     with pytest.raises(LogError, match="no column 'clack'"):
         read_log(FRAME, **ROLES, reward="0.1*clack")
-    with pytest.raises(LogError, match="must hold rewards"):
+    with pytest.raises(LogError, match="holds no reward at all"):
         read_log(FRAME, **ROLES, reward="click/0", reward_range=(0, 9))
 
 
@@ -70,7 +70,7 @@ def test_outliers_are_named_and_winsorised() -> None:
     revenue = np.concatenate([np.zeros(500), np.linspace(1, 100, 500)])
     revenue[-2:] = 10_000.0
     frame = pl.DataFrame({"x": np.arange(1000) % 7, "a": np.arange(1000) % 3, "revenue": revenue})
-    with pytest.raises(LogError, match=r"reward_range=\(0, 10000\).*at most 9\d.*winsorise=0.01"):
+    with pytest.raises(LogError, match=r"reward_range=\(0, 10000\).*at most 9\d.*winsorising at 0.01"):
         read_log(frame, context=["x"], action="a", reward="revenue")
     log = read_log(frame, context=["x"], action="a", reward="revenue", winsorise=0.01)
     high = np.quantile(revenue[revenue != 0], 0.99)

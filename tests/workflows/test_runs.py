@@ -44,8 +44,9 @@ def test_roles_are_inferred_from_names_and_row_numbers_left_out(tmp_path: Path) 
     )
     found = resolve(written(tmp_path, frame))
     assert (found.action, found.reward, found.propensity, found.timestamp) == ("Arm", "reward", "p", "ts")
-    assert found.context == ("rating", "x")
-    assert any("left out: ''" in said for said in found.notes)
+    assert found.context == ("x",)
+    assert "left out: '' (a row number)" in found.notes
+    assert any("left out: rating (it looks like an outcome" in said for said in found.notes)
 
 
 def test_what_is_named_is_not_inferred(tmp_path: Path) -> None:

@@ -94,6 +94,18 @@ Kinds = Annotated[
         "--kind", metavar="COLUMN=KIND", help="Kind of a column: numeric, categorical, embedding or bag; repeatable."
     ),
 ]
+Excluded = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="COLUMN", help="A column that is not context; repeatable.")
+]
+MissingValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing",
+        metavar="[COLUMN=]WHAT",
+        help="What to do where a value is missing: drop the row, fill in zero, or fill in and flag it by an indicator; "
+        "for one column, or for all context columns (drop: for all columns); repeatable.",
+    ),
+]
 RewardRange = Annotated[
     str | None, typer.Option("--reward-range", metavar="LOW,HIGH", help="Range of the rewards, if it is not 0,1.")
 ]
@@ -171,7 +183,7 @@ class Invocation:
     @classmethod
     def of(cls, context: typer.Context) -> "Invocation":
         """The arguments as typed and as parsed."""
-        typed = [word for word in sys.argv[1:] if word != "--debug"]
+        typed = [word for word in sys.argv[1:] if word not in ("--debug", "--quiet")]
         hidden = ("config", "as_json", "strict", "force")
         values = {name: value for name, value in context.params.items() if name not in hidden and value is not None}
         return cls(shlex.join(["offpolicy", *typed]), values)
@@ -197,6 +209,8 @@ def log_spec(context: typer.Context) -> "LogSpec":
         context=tuple(given.get("context") or ()),
         kinds=pairs("kind", given.get("kind") or ()),
         reward_range=reward_range(given.get("reward_range")),
+        exclude=tuple(given.get("exclude") or ()),
+        missing=pairs("missing", (one if "=" in one else f"*={one}" for one in given.get("missing") or ())),
         drop_duplicates=bool(given.get("drop_duplicates")),
         reward=rewards[0] if rewards else None,
         rewards=rewards[1:],
@@ -211,7 +225,7 @@ def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     """NAME=VALUE options as a mapping."""
     mapping: dict[str, str] = {}
     for one in given:
-        name, equals, value = one.rpartition("=") if option == "kind" else one.partition("=")
+        name, equals, value = one.rpartition("=") if option in ("kind", "missing") else one.partition("=")
         if not equals or not name:
             raise ParameterError(f"--{option} takes NAME=VALUE, but it is {one!r}.")
         if name in mapping:

@@ -1,5 +1,6 @@
 """What commands print: plain facts, tables, an evaluation; the user's text is never interpreted as markup."""
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,13 @@ ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run
 
 
 def print_json(values: Mapping[str, Any]) -> None:
-    """One object on standard output."""
-    sys.stdout.write(json_text(values, "results") + "\n")
+    """One object on standard output; in escapes where that cannot show every letter."""
+    text = json_text(values, "results")
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text))
+    sys.stdout.write(text + "\n")
 
 
 def facts(title: str, values: Mapping[str, Any]) -> None:

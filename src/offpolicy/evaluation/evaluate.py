@@ -357,15 +357,14 @@ class Evaluator:
     def _sensitivity(self, name: str) -> Sensitivity:
         rows, value, threshold = self.rows[name], self.estimates[name].value, self.on_policy.value
         found = _sensitivity(rows, value, threshold)
-        if not self.options.sensitivity_columns:
-            return found
-        if self._sharp and not rows_only(self.targets[name]):
+        if self.options.sensitivity_columns and self._sharp and not rows_only(self.targets[name]):
             model = self.nuisances.reward_model
             sharp = moved_to(sharp_range(self.log, self.targets[name], self.beta, model, GAMMAS), value)
             flips = tipping(sharp, value, threshold)
             curves = {"sharp_low": sharp.low.tolist(), "sharp_high": sharp.high.tolist()}
             found = found.model_copy(update=curves | {"sharp_flips_at": flips})
-        found = found.model_copy(update={"columns": self.column_strengths})
+        if self.options.sensitivity_columns:
+            found = found.model_copy(update={"columns": self.column_strengths})
         return found.model_copy(update={"sentence": hidden_sentence(found)})
 
     @property

@@ -19,6 +19,7 @@ ScorerMaker = Callable[[LoggedData], Scorer]
 
 _COUNT = Range(1, 2**40, integer=True)
 _STEP = Range(0.0, math.inf, include_low=False, include_high=False)
+_RATE = Range(0.0, 100.0, include_low=False)  # beyond it, one step leaves nothing of where it began
 _SIZE = Range(0.0, math.inf, include_high=False)
 _CAP = Range(0.0, math.inf, include_low=False)
 
@@ -87,8 +88,8 @@ class LearnerConfig:
         for name in ("epochs", "patience", "top_k", "batch_contexts", "batch_rows"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), _COUNT)
-        for name in ("learning_rate", "max_gradient_norm"):
-            check_number(name, getattr(self, name), _STEP)
+        check_number("learning_rate", self.learning_rate, _RATE)
+        check_number("max_gradient_norm", self.max_gradient_norm, _STEP)
         for name in ("initial_spread", "weight_decay"):
             check_number(name, getattr(self, name), _SIZE)
         for name in ("weight_cap", "first_epoch_cap", "sample_size"):

@@ -2,6 +2,8 @@
 
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
+from offpolicy.log.choice import Choice, Known, choose_context, leaks
+from offpolicy.log.derived import source_of, sources, with_derived
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.expressions import expression
 from offpolicy.log.features import (
@@ -32,18 +34,21 @@ from offpolicy.log.instants import instant
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
-from offpolicy.log.readers import read_log
+from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
-from offpolicy.log.tables import is_path, read_table, source_names
+from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
+from offpolicy.log.treatment import EVERY, Missing
 
 __all__ = [
+    "EVERY",
     "READ_ERRORS",
     "SUFFIXES",
     "ActionTable",
     "BagColumn",
     "CategoricalColumn",
+    "Choice",
     "Codes",
     "Column",
     "EmbeddingColumn",
@@ -51,16 +56,21 @@ __all__ = [
     "Format",
     "Id",
     "Kind",
+    "Known",
     "LogBatch",
     "LogSchema",
     "LoggedData",
+    "Missing",
     "NumericColumn",
     "Origin",
     "Part",
     "RawColumns",
+    "Reading",
+    "Table",
     "Vocabulary",
     "blank_lines_at_end",
     "check_columns",
+    "choose_context",
     "column_names",
     "digest",
     "expanded",
@@ -71,17 +81,21 @@ __all__ = [
     "ids",
     "instant",
     "is_path",
+    "leaks",
     "listed",
     "nearest",
     "numbers",
     "owned",
     "pieces",
     "read_log",
+    "read_rows",
     "read_table",
     "row_pieces",
     "sealed",
     "separator_of",
     "source_names",
+    "source_of",
+    "sources",
     "split_text",
     "table_hashes",
     "target_prob_from_obp",
@@ -89,4 +103,5 @@ __all__ = [
     "typed_text",
     "vowpal_frame",
     "winsorised",
+    "with_derived",
 ]

@@ -62,14 +62,15 @@ def winsorised(
     """
     if not 0 <= share < 0.5:
         raise ParameterError(f"winsorise must be a share of at least 0 and below 0.5, such as 0.01, but it is {share}.")
-    other = reward[reward != 0]
+    there = reward[np.isfinite(reward)]
+    other = there[there != 0]
     if share == 0 or not len(other) or (len(np.unique(other[:10_000])) < 2 and len(np.unique(other)) < 2):
         return reward, ()
     low, high = (float(end) for end in np.quantile(other, (share, 1 - share)))
     low, high = min(low, 0.0), max(high, 0.0)
     changed = np.count_nonzero((reward < low) | (reward > high))
     note = (
-        f"{name} winsorised at {share:g}: {changed:,} of {len(reward):,} rewards beyond {low:g} to {high:g} were set "
-        f"to these ends (the data reach from {reward.min():g} to {reward.max():g}); values are means of what is left."
+        f"{name} winsorised at {share:g}: {changed:,} of {len(there):,} rewards beyond {low:g} to {high:g} were set "
+        f"to these ends (the data reach from {there.min():g} to {there.max():g}); values are means of what is left."
     )
     return reward.clip(low, high), (note,)

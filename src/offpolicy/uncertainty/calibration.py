@@ -18,7 +18,7 @@ from torch import Tensor
 
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.log import LoggedData
-from offpolicy.policies import logged_log_prob
+from offpolicy.policies import drawn_actions, logged_log_prob
 from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy
 from offpolicy.seeding import torch_generator
@@ -106,12 +106,9 @@ def redraw_actions(log: LoggedData, logging_policy: LoggingPolicy, random: torch
     action = torch.empty(log.n_rows, dtype=torch.int64)
     model, seen = logging_policy.whole.in_view(log)
     for tile in seen.batches():
-        mass = model.policy.log_probs(seen.contexts.take(tile.contexts)).double().exp().cumsum(1)
+        log_probs = model.policy.log_probs(seen.contexts.take(tile.contexts))
         uniform = torch.rand(len(tile.rows), generator=random, dtype=torch.float64)
-        for part in torch.split(torch.arange(len(tile.rows)), max(1, (1 << 22) // log.n_actions)):
-            own = mass[tile.row_context[part]]
-            drawn = torch.searchsorted(own, (uniform[part] * own[:, -1])[:, None], right=True).squeeze(1)
-            action[tile.rows[part]] = drawn.clamp(max=log.n_actions - 1)
+        action[tile.rows] = drawn_actions(log_probs, torch.from_numpy(tile.row_context), uniform)
     return replace(log, action=action.numpy(), reward=np.zeros(log.n_rows), logging_prob=None)
 
 

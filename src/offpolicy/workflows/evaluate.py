@@ -173,7 +173,11 @@ def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec
             if getattr(spec, name) is None and isinstance(known.get(name), str)
         }
         context = tuple(dict.fromkeys([*spec.context, *kinds]))
-        spec = replace(spec, context=context, kinds={**kinds, **spec.kinds}, **changes)
+        kept = known.get("missing")
+        missing = {str(name): str(how) for name, how in kept.items()} if isinstance(kept, dict) else {}
+        spec = replace(
+            spec, context=context, kinds={**kinds, **spec.kinds}, missing={**missing, **spec.missing}, **changes
+        )
         if spec.reward_range is None:
             spec = replace(spec, reward_range=policy.reward_range)
         if spec.actions is None:

@@ -5,6 +5,7 @@ sketch of its log: the rows with the smallest hashes. Where a log holds rows of 
 the policy's log, and the units it was learned from are left out.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,8 @@ SKETCH = 256
 """Rows that a sketch remembers."""
 RECOGNISED = 0.01
 """A log that holds this share of a sketch is a version of the log it was made of."""
+
+HASH = re.compile(r"[0-9a-f]{1,16}")
 
 Rows = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -95,15 +98,20 @@ class Holdout:
         if not isinstance(kept, dict):
             return None
         share, seed, unit, sketch = kept.get("share"), kept.get("seed"), kept.get("unit"), kept.get("sketch")
-        if not isinstance(share, float | int) or not isinstance(seed, int) or not isinstance(sketch, list):
+        if not isinstance(share, float | int) or type(seed) is not int or not isinstance(sketch, list):
             return None
         after = kept.get("after", "")
-        if unit not in ("cluster", "context", "time") or not 0 <= share < 1 or not isinstance(after, str):
+        if unit not in ("cluster", "context", "time") or not 0 <= share < 1 or not 0 <= seed < 2**63:
+            return None
+        hashes = [one for one in sketch[:SKETCH] if isinstance(one, str) and HASH.fullmatch(one)]
+        rows = tuple(int(one, 16) for one in hashes)
+        if unit != "time":
+            return cls(float(share), seed, unit, rows)
+        if not isinstance(after, str):
             return None
         try:
-            rows = tuple(int(one, 16) for one in sketch[:SKETCH] if len(one) <= 16)
-            return cls(float(share), seed, unit, rows, str(instant(after, "after")) if unit == "time" else "")
-        except (TypeError, ValueError, ParameterError):
+            return cls(float(share), seed, unit, rows, str(instant(after, "after")))
+        except ParameterError:
             return None
 
 

@@ -48,9 +48,9 @@ def run_learn(
     rule = Holdout.of(log, held_out, options.seed, held_out_after)
     train, held, _ = rule.divide(log)
     model = options.model(spec, named)
-    known, taken = nuisances_of(train, model, options.seed, [folder])
+    known, taken = nuisances_of(train, model, options.seed, [folder], folder)
     learned = _learned(known, names, folder, options.seed, settings or {})
-    held_out_nuisances, held_out_notes = nuisances_of(held, model, options.seed, [folder])
+    held_out_nuisances, held_out_notes = nuisances_of(held, model, options.seed, [folder], folder)
     targets = {name: one.policy for name, one in learned.items()}
     evaluator = Evaluator(
         held_out_nuisances, targets, options=spec.asked(Options(level=options.level, seed=options.seed))
