@@ -8,11 +8,21 @@ is prepared: the first command names the file and nothing else, and what it asks
 for word. `attempts` counts how often a command had to be typed until it ran. Seconds are those of one core.
 """
 
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+
+import figures
 
 ROWS, ITEMS = 400_000, 19_000
 SLATE = 5
@@ -116,3 +126,82 @@ def _events(about: pl.DataFrame, user: np.ndarray, shown: np.ndarray, random: np
     events = events.with_columns(pl.when(~pl.Series(pending)).then(pl.col(name)).alias(name) for name in outcomes)
     who = about[user[request]]
     return pl.concat([events.select("impression_id", "request_id", "event_time"), who, events[:, 3:]], how="horizontal")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command as it was typed until it ran: how often, and what the last time took."""
+
+    attempts: int
+    cpu_seconds: float
+    peak_gb: float
+    said: dict[str, object]
+    options: list[str]
+
+
+def typed(words: list[str], options: list[str]) -> Typed:
+    """Type a command; where it refuses, add the options that its own message names, and type it again."""
+    for attempt in range(1, REFUSALS + 1):
+        command = [str(Path(sys.executable).with_name("offpolicy")), *words, *options]
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(command, stdout=output, stderr=errors, env=ONE_CORE)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            errors.seek(0)
+            message = errors.read()
+            if not process.returncode:
+                said = json.load(output) if "--json" in words else {}
+                return Typed(attempt, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6, said, options)
+        offered = re.findall(r"(?:All at once:|Give) ((?:--\S+ \S+ ?)+)", message)
+        if not offered:
+            raise SystemExit(f"{shlex.join(command)} refused, and named no option that helps: {message}")
+        options = [*options, *shlex.split(offered[-1])]
+    raise SystemExit(f"{shlex.join(command)} still refused after {REFUSALS} attempts: {message}")
+
+
+ONE_CORE = os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+
+
+def look(folder: Path, size: tuple[int, int], as_json: bool) -> None:
+    """Run the four commands and print what each took."""
+    log, learned, judged = folder / "shop.parquet", folder / "run", folder / "judged"
+    write_shop_log(log, *size)
+    columns = ["--cluster", "user_id"]
+    done = {"inspect": typed(["inspect", str(log), *columns, "--json"], [])}
+    done["learn"] = typed(["learn", str(log), *columns, "--out", str(learned)], [])
+    options = done["learn"].options
+    words = ["evaluate", str(log), *columns, "--policy", str(learned), "--compare", "uniform", "--out", str(judged)]
+    done["evaluate"] = typed(words, options)
+    done["report"] = typed(["report", str(judged)], [])
+    full = size == (ROWS, ITEMS)
+    for command, one in done.items():
+        limit = LIMITS["inspect"] if command == "inspect" and full else None
+        facts = {"peak_gb": round(one.peak_gb, 3), "attempts": one.attempts}
+        name = f"first_look.{command}_seconds_of_one_core"
+        note = f"peak memory {one.peak_gb:.2f} GB, typed {one.attempts} time(s)"
+        figures.Figure(name, one.cpu_seconds, limit, facts=facts, note=note).show(as_json)
+    total = sum(one.cpu_seconds for one in done.values())
+    figures.Figure("first_look.seconds_of_one_core", total, LIMITS["all"] if full else None).show(as_json)
+    peak = max(one.peak_gb for one in done.values())
+    figures.Figure("first_look.peak_gb", peak, LIMITS["peak_gb"] if full else None).show(as_json)
+    attempts = max(one.attempts for one in done.values())
+    figures.Figure("first_look.attempts", attempts, LIMITS["attempts"]).show(as_json)
+
+
+def main() -> None:
+    parser = figures.arguments(__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"a log {QUICK} times shorter, with a tenth of the items")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--items", type=int, default=ITEMS)
+    parser.add_argument("--keep", type=Path, help="folder for the log, the run and the report, which then stay")
+    options = parser.parse_args()
+    size = (options.rows // QUICK, options.items // 10) if options.quick else (options.rows, options.items)
+    with tempfile.TemporaryDirectory() as place:
+        folder = options.keep or Path(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        look(folder, size, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from first_look import write_shop_log
 from small_log import run
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,10 @@ def write_files(folder: Path) -> None:
         }
     )
     shop.write_csv(folder / "impressions.csv")
+    write_shop_log(folder / "shop.parquet", rows=1_500, items=12)
+    pl.read_parquet(folder / "shop.parquet").head(40).drop("item_id", "click").write_parquet(
+        folder / "requests.parquet"
+    )
     asked = pl.DataFrame({"request_id": [f"r{n}" for n in range(30)]})
     asked.hstack(shop.drop("item_id", "click").head(30)).write_csv(folder / "contexts.csv")
     asked.hstack(frame.select("user", "country").head(30)).write_parquet(folder / "contexts.parquet")

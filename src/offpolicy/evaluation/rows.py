@@ -222,4 +222,4 @@ class PolicyRows:
         if len(np.unique(edges)) < len(edges) or edges[-1] == times.max():
             return None  # too few distinct times
         period = np.searchsorted(edges, times, side="left").astype(np.int32)
-        return replace(self, log=replace(self.log, cluster=period))
+        return replace(self, log=replace(self.log, cluster=period, cluster_vocabulary=None))
