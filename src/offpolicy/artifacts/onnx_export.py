@@ -8,13 +8,12 @@ import numpy as np
 import polars as pl
 import torch
 
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.onnx_graph import NO_INTEGER, ROWS, Graph, length_name, onnx_module, takes_text
 from offpolicy.artifacts.onnx_parity import Parity, check_parity, runtime_module
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.atomic import atomic_file
 from offpolicy.checks import Range, check_number
-from offpolicy.errors import ParameterError
+from offpolicy.errors import ArtifactError, ParameterError
 from offpolicy.models import IdColumn
 
 LARGEST = 2**31 - 2**24

@@ -7,6 +7,7 @@ from typing import Any
 
 from offpolicy.artifacts import SavedPolicy, load_policy
 from offpolicy.evaluation import Evaluator, Options
+from offpolicy.policy_files import policy_folder
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout, Rows, unseen_part
@@ -73,12 +74,6 @@ def fit_note(evaluator: Evaluator) -> tuple[str, ...]:
     """A warning where the fit of β̂ did not converge."""
     note = evaluator.evaluation.logging.note
     return (note,) if note else ()
-
-
-def policy_folder(path: str | Path) -> Path:
-    """The folder of a saved policy: the one named, or `policy` inside the folder of a run."""
-    folder = Path(path).expanduser()
-    return folder / "policy" if (folder / "policy").is_dir() else folder
 
 
 def run_folder(path: str | Path) -> Path:
