@@ -14,7 +14,7 @@ from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.atomic import atomic_file
 from offpolicy.checks import Range, check_number
 from offpolicy.errors import ArtifactError, ParameterError
-from offpolicy.models import IdColumn
+from offpolicy.models import IdColumn, NumberColumn
 
 LARGEST = 2**31 - 2**24
 """Bytes that one ONNX file may hold, with some room for ids and nodes."""
@@ -76,7 +76,19 @@ def _metadata(saved: SavedPolicy) -> dict[str, str]:
         "missing": json.dumps(missing, ensure_ascii=False),
         "bag_lengths": json.dumps({name: length_name(name) for name in saved.encoder.bags}, ensure_ascii=False),
         "method": saved.metadata.method or "",
+        "actions": json.dumps(saved.actions.vocabulary.to_list(), ensure_ascii=False),
+        "serving": json.dumps(_serving(saved), ensure_ascii=False),
         "versions": json.dumps(saved.document.versions),
+    }
+
+
+def _serving(saved: SavedPolicy) -> dict[str, Any]:
+    """What a server of the exported file needs to know beyond the graph."""
+    numbers = [column for column in saved.policy.scorer.columns if isinstance(column, NumberColumn)]
+    return {
+        "roles": (saved.metadata.model_extra or {}).get("roles"),
+        "reward_range": saved.reward_range,
+        "means": {column.name: column.mean.tolist() for column in numbers},
     }
 
 
