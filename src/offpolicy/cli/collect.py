@@ -35,16 +35,11 @@ def collect(
     from offpolicy.serving import collect as run_collect
 
     join = Join.checked(seconds("horizon", horizon), rule, default_reward)
-    events = EventStore(store, existing=True)
-    found = run_collect(
-        events,
-        out,
-        join=join,
-        since=microseconds("since", since),
-        everything=everything,
-        keep_pending=pending,
-        force=force,
-    )
+    start = microseconds("since", since)
+    with EventStore(store, existing=True) as events:
+        found = run_collect(
+            events, out, join=join, since=start, everything=everything, keep_pending=pending, force=force
+        )
     written = {"out": out} | asdict(found)
     if as_json:
         print_json(written)

@@ -24,9 +24,9 @@ def replay(
     from offpolicy.serving import EventStore, load_versions
     from offpolicy.serving import replay as run_replay
 
-    events = EventStore(store, existing=True)
     policies = [policy for run in runs for policy in load_versions(run)]
-    found = run_replay(events, policies, since=microseconds("since", since))
+    with EventStore(store, existing=True) as events:
+        found = run_replay(events, policies, since=microseconds("since", since))
     said = found.to_json()
     if as_json:
         print_json(said)

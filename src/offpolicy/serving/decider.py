@@ -187,7 +187,7 @@ class Decider:
 
     def _draw(self, request: Request, prob: Floats) -> tuple[list[int], list[float]]:
         """Positions of k different actions, and the probability of each given those before it."""
-        k = max(1, min(int(request.k), int((prob > 0).sum())))
+        k = 1 if request.k == 1 else max(1, min(int(request.k), int((prob > 0).sum())))
         if self.mode == "greedy":
             return np.argsort(-prob, kind="stable")[:k].tolist(), [1.0] * k
         drawn: list[int] = []
@@ -224,8 +224,10 @@ class Decider:
 
 def softmax(scores: Floats) -> Floats:
     """exp(scores) over their sum."""
-    prob = np.exp(scores - scores.max())
-    return np.asarray(prob / prob.sum())
+    prob: Floats = scores - scores.max()
+    np.exp(prob, out=prob)
+    prob /= prob.sum()
+    return prob
 
 
 def with_floor(prob: Floats, epsilon: float) -> Floats:

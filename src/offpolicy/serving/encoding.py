@@ -56,13 +56,12 @@ class Numbers:
             given = np.array(raw, dtype=np.float64)
         except OverflowError:
             given = np.array([_number(value) for value in raw])
-        with np.errstate(over="ignore", invalid="ignore"):
-            standard = (given - self.mean) * self.factor
         finite = np.isfinite(given)
         if not finite.all():
             notes += dict.fromkeys(self.names[i] for i in np.flatnonzero(~finite))
-            standard[~finite] = 0.0
-        return np.clip(standard, -FURTHEST, FURTHEST).astype(np.float32).astype(np.float64)
+            given[~finite] = self.mean[~finite]
+        standard = np.maximum(np.minimum((given - self.mean) * self.factor, FURTHEST), -FURTHEST)
+        return standard.astype(np.float32).astype(np.float64)
 
 
 class Ids:

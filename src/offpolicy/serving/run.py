@@ -56,11 +56,12 @@ def serve(options: ServeOptions, announce: Callable[[str], None] = print) -> Non
         Service(options).store.close()  # what cannot be served is said once, here
         os.environ[SETTINGS] = options.model_dump_json()
         announce(f"serving {options.run} at http://{options.host}:{options.port} with {options.workers} workers")
-        uvicorn.run("offpolicy.serving.server:from_environment", factory=True, workers=options.workers, **settings)
+        uvicorn.run("offpolicy.serving.run:from_environment", factory=True, workers=options.workers, **settings)
         return
     service = Service(options)
     server = uvicorn.Server(uvicorn.Config(service.app(), **settings))
     socket = server.config.bind_socket()
+    socket.listen(2048)  # who reads the line below may ask at once
     host, port = socket.getsockname()[:2]
     announce(
         f"serving policy {service.decider.policy.digest} at http://{host}:{port} ({options.mode}, ε = "

@@ -87,11 +87,11 @@ class Service:
         decider = self.decider  # this request ends on the policy it began with
         decisions = await self._decisions(decider, asked)
         at = now()
-        kept = [one for one in decisions if decider.kept(one.request.request_id)]
-        recorded = await self._write([("decisions", decision_row(one, at, decider.keep)) for one in kept])
+        rows = [decision_row(one, at, decider.keep) for one in decisions]
+        recorded = await self._write([("decisions", row) for row in rows if decider.kept(row["request_id"])])
         answers = [
-            recorded_answer(recorded[one.request.request_id]) if one.request.request_id in recorded else answer(one)
-            for one in decisions
+            answer(one) if recorded.get(row["request_id"], row) is row else recorded_answer(recorded[row["request_id"]])
+            for one, row in zip(decisions, rows, strict=True)
         ]
         self.metrics.decided(decisions, len(recorded), perf_counter() - began)
         return _json(answers if many else answers[0])

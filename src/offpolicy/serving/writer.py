@@ -115,12 +115,12 @@ class Writer:
 
 
 def _repeated(rows: Sequence[tuple[str, Row]], before: dict[str, Row], again: dict[str, Row]) -> dict[str, Row]:
-    """Of these rows, those of which another was recorded first, and that one."""
+    """By request, the decision that was recorded, where it is not the only one that was asked for."""
     found: dict[str, Row] = {}
     for name, row in rows:
         if name == "decisions":
             first = before.get(row["request_id"]) or again.get(row["request_id"])
-            if first is not None and first is not row:
+            if first is not None:
                 found[row["request_id"]] = first
     return found
 

@@ -44,6 +44,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """Column names that imply a role, the most specific first; case is ignored."""
 ROW_NUMBERS = ("", "index", "unnamed: 0", "__index_level_0__", "row", "row_id", "event_id", "eventid", "impression_id")
 """Columns that number rows and say nothing about a context."""
+RECORDED, RECORDED_PREFIX = ("request_id", "candidates", "keep_prob"), "decision_"
+"""Columns of the record of a served decision, as `offpolicy collect` names them."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +128,14 @@ def resolve(spec: LogSpec) -> LogSpec:
             )
     context = spec.context
     if not context:
-        context = tuple(name for name in names if name not in taken and name.lower() not in ROW_NUMBERS)
-        left_out = [repr(name) for name in names if name not in taken and name.lower() in ROW_NUMBERS]
+        free = [name for name in names if name not in taken]
+        numbered = [name for name in free if name.lower() in ROW_NUMBERS]
+        recorded = [name for name in free if name in RECORDED or name.startswith(RECORDED_PREFIX)]
+        context = tuple(name for name in free if name not in numbered and name not in recorded)
         notes.append(f"context: {', '.join(context)} (every other column)")
-        if left_out:
-            notes.append(f"left out: {', '.join(left_out)} (a row number)")
+        for why, left_out in (("a row number", numbered), ("the record of a decision", recorded)):
+            if left_out:
+                notes.append(f"left out: {', '.join(map(repr, left_out))} ({why})")
     if not context:
         raise LogError(f"{path} has no column left for the context, which is what a policy decides by. Add one.")
     resolved = replace(spec, context=context, **given)
