@@ -35,7 +35,7 @@ def test_the_join_is_that_of_brute_force(store: str, policy: Path, tmp_path: Pat
     decider = Decider.load(policy, salt=events.salt, epsilon=0.1)
     rows = fill(events, decider, 300)
     random = np.random.default_rng(0)
-    received = [
+    received: list[dict[str, Any]] = [
         {
             "request_id": f"r{random.integers(0, 320)}",  # some belong to no decision
             "event_id": str(i),

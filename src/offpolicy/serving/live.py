@@ -89,22 +89,21 @@ class LiveStatus:
         end = now()
         start = end - WINDOW * SECOND
         width = BUCKET * SECOND
-        bucket = (decisions.c.decided_at - start) / width if not self.store.is_sqlite else None
-        bucket = sa.cast((decisions.c.decided_at - start) // width, sa.Integer) if bucket is None else bucket
+        bucket = sa.cast((decisions.c.decided_at - start) // width, sa.Integer).label("bucket")
         recent = decisions.c.decided_at >= start
-        query = sa.select(sa.cast(bucket, sa.Integer).label("b"), sa.func.count(), sa.func.sum(decisions.c.explored))
+        query = sa.select(bucket, sa.func.count(), sa.func.sum(decisions.c.explored)).where(recent).group_by(bucket)
         bars = [0] * (WINDOW // BUCKET)
         explored = 0
         with self.store.reading() as connection:
-            for place, count, odd in connection.execute(query.where(recent).group_by("b")):
+            for place, count, odd in connection.execute(query):
                 bars[min(max(int(place), 0), len(bars) - 1)] += int(count)
                 explored += int(odd or 0)
             total = connection.scalar(sa.select(sa.func.count()).select_from(decisions)) or 0
         window = sum(bars)
-        last = bars[-13:-1]  # the last minute but the bar that is still filling
+        minute = bars[-60 // BUCKET :]
         return {
             "decisions": int(total),
-            "per_second": sum(last) / (len(last) * BUCKET),
+            "per_second": sum(minute) / 60,
             "bars": bars,
             "bucket_seconds": BUCKET,
             "explored_share": explored / window if window else None,
@@ -123,7 +122,8 @@ class LiveStatus:
         def shown(sequence: ConfidenceSequence) -> dict[str, Any]:
             ends = [low + (high - low) * end for end in sequence.interval]
             mean = None if sequence.mean is None else low + (high - low) * sequence.mean
-            return {"mean": mean, "low": max(ends[0], low), "high": min(ends[1], high), "count": sequence.count}
+            limits = {"floor": low, "ceiling": high, "low": max(ends[0], low), "high": min(ends[1], high)}
+            return {"mean": mean, "count": sequence.count} | limits
 
         found = {"served": shown(self._served), "horizon": self.join.horizon, "waiting": waiting}
         if decider.mode == "explore" and 0 < decider.epsilon < 1 - 1 / LARGEST_WEIGHT:

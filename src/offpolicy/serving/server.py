@@ -38,7 +38,10 @@ INLINE = 2_000_000
 """Multiplications that the event loop does itself; more go to a thread."""
 PRUNE_EVERY = 600.0
 PAGES = Path(__file__).with_name("pages")
-CSP = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
 
 
 class Service:
