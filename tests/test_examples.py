@@ -1,4 +1,4 @@
-"""Every example notebook runs from top to bottom, and is stored without outputs."""
+"""Every example runs from top to bottom; notebooks are stored without outputs."""
 
 import json
 from pathlib import Path
@@ -36,3 +36,16 @@ def test_from_a_log_to_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["truth"] > found["found"].logging.value
     assert found["candidate"].preflight.verdict.answerable
     assert (tmp_path / "run" / "report.html").stat().st_size > 50_000
+
+
+def test_the_loop_from_a_log_without_propensities_to_one_with_them(tmp_path: Path) -> None:
+    code = EXAMPLES[0].with_name("loop.py")
+    found: dict[str, Any] = {"__name__": "loop", "__file__": str(code)}
+    exec(compile(code.read_text(encoding="utf-8"), str(code), "exec"), found)
+    estimated, first, second = found["main"](tmp_path)
+    for one in (estimated, first, second):
+        assert one["low"] <= one["truth"] <= one["high"], one
+    width = {one["round"]: one["high"] - one["low"] for one in (estimated, first, second)}
+    assert width[first["round"]] < 0.8 * width[estimated["round"]]  # the same policy, as many rows
+    assert first["propensity_part"] < 0.5 * estimated["propensity_part"]
+    assert second["truth"] > first["truth"]

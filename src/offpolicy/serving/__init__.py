@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from offpolicy.serving.decider import Decider, Decision, Request
     from offpolicy.serving.join import Collected, Join, collect
     from offpolicy.serving.policy import ServedPolicy, load_policy, load_versions
+    from offpolicy.serving.records import record, record_rewards
     from offpolicy.serving.redraw import Replayed, replay
     from offpolicy.serving.run import serve, server_app
     from offpolicy.serving.store import EventStore
@@ -28,6 +29,8 @@ _HOME = {
     "collect": "join",
     "load_policy": "policy",
     "load_versions": "policy",
+    "record": "records",
+    "record_rewards": "records",
     "replay": "redraw",
     "serve": "run",
     "server_app": "run",
@@ -46,6 +49,8 @@ __all__ = [
     "collect",
     "load_policy",
     "load_versions",
+    "record",
+    "record_rewards",
     "replay",
     "serve",
     "server_app",

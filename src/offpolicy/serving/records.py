@@ -1,12 +1,13 @@
 """How a decision is written down and read back."""
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic_core import to_json
 
 from offpolicy.serving.decider import SCHEME, Decider, Decision, Request
-from offpolicy.serving.store import Row
+from offpolicy.serving.store import EventStore, Row, now
 
 
 def decision_row(decision: Decision, decided_at: int, keep_prob: float) -> dict[str, Any]:
@@ -35,6 +36,29 @@ def decision_row(decision: Decision, decided_at: int, keep_prob: float) -> dict[
         "scheme": SCHEME,
         "notes": "; ".join(decision.notes) or None,
     }
+
+
+def record(store: EventStore, decider: Decider, decisions: Iterable[Decision], *, at: int | None = None) -> None:
+    """Write decisions made in this process to a store, durably; those outside the kept share are left out.
+
+    `at` is when they were made, in microseconds since 1970; now by default.
+    """
+    at = now() if at is None else at
+    kept = [one for one in decisions if decider.kept(one.request.request_id)]
+    store.remember(decider.policy.digest, policy_facts(decider))
+    store.append({"decisions": [decision_row(one, at, decider.keep) for one in kept]})
+
+
+def record_rewards(
+    store: EventStore, rewards: Mapping[str, float], event_id: str = "", *, at: int | None = None
+) -> None:
+    """Write rewards by request, durably; a second one with the same event id is ignored. `at` as in `record`."""
+    at = now() if at is None else at
+    rows = [
+        {"request_id": request_id, "event_id": event_id, "value": float(value), "received_at": at}
+        for request_id, value in rewards.items()
+    ]
+    store.append({"rewards": rows})
 
 
 def answer(decision: Decision) -> dict[str, Any]:
