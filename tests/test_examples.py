@@ -1,4 +1,4 @@
-"""Every example notebook runs from top to bottom, and is stored without outputs."""
+"""Every example runs from top to bottom; notebooks are stored without outputs."""
 
 import json
 from collections import Counter
@@ -73,3 +73,16 @@ def check_shown(names: dict[str, Any]) -> None:
         row = frame.row(by_predicate=pl.col("policy") == name, named=True)
         ends = policy["interval"]
         assert (row["value"], row["low"], row["high"]) == (policy["value"], ends["low"], ends["high"])
+
+
+def test_the_loop_from_a_log_without_propensities_to_one_with_them(tmp_path: Path) -> None:
+    code = EXAMPLES[0].with_name("loop.py")
+    found: dict[str, Any] = {"__name__": "loop", "__file__": str(code)}
+    exec(compile(code.read_text(encoding="utf-8"), str(code), "exec"), found)
+    estimated, first, second = found["main"](tmp_path)
+    for one in (estimated, first, second):
+        assert one["low"] <= one["truth"] <= one["high"], one
+    width = {one["round"]: one["high"] - one["low"] for one in (estimated, first, second)}
+    assert width[first["round"]] < 0.8 * width[estimated["round"]]  # the same policy, as many rows
+    assert first["propensity_part"] < 0.5 * estimated["propensity_part"]
+    assert second["truth"] > first["truth"]

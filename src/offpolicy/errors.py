@@ -82,5 +82,9 @@ class DivergedError(OffPolicyError):
     """A training whose loss or gradient is no longer a finite number."""
 
 
+class ArtifactError(OffPolicyError):
+    """A saved or exported policy that cannot be written, read or trusted."""
+
+
 class MissingExtraError(OffPolicyError, ImportError):
     """A feature whose optional dependency is not installed."""

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.onnx_graph import length_name, missing_key, takes_text
 from offpolicy.artifacts.ranking import best
 from offpolicy.artifacts.saved_policy import SavedPolicy
-from offpolicy.errors import MissingExtraError
+from offpolicy.errors import ArtifactError, MissingExtraError
 from offpolicy.log import BagColumn, CategoricalColumn, EmbeddingColumn, FeatureTable, NumericColumn, Vocabulary
 from offpolicy.models import IdColumn
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.onnx_graph import length_name
 from offpolicy.artifacts.onnx_parity import padded, session_of
+from offpolicy.errors import ArtifactError
 from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable
 
 PROBABILITIES = ("probabilities", "output_probability", "probs", "probability")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.folder import load_policy
 from offpolicy.artifacts.onnx_policy import OnnxPolicy
-from offpolicy.errors import ParameterError
+from offpolicy.errors import ArtifactError, ParameterError
 from offpolicy.log import SUFFIXES
+from offpolicy.policy_files import policy_folder
 
 COLUMN = "column:"
 """Says that what follows is a column, whatever else is called like it."""
@@ -56,12 +56,6 @@ def policy_source(what: str | Path) -> Any:
     if "/" in text or os.sep in text:
         raise ArtifactError(f"{path} does not exist. A policy is {FORMS}.")
     return text
-
-
-def policy_folder(path: str | Path) -> Path:
-    """The folder of a saved policy: the one named, or `policy` inside the folder of a run."""
-    folder = Path(path).expanduser()
-    return folder / "policy" if (folder / "policy").is_dir() else folder
 
 
 def _looks_like_a_table(text: str) -> bool:

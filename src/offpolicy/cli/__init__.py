@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from offpolicy import __version__
-from offpolicy.cli import demo, evaluate, export, inspect, learn, recommend, report, reproduce, tune
+from offpolicy.cli import (
+    collect,
+    demo,
+    evaluate,
+    export,
+    inspect,
+    learn,
+    recommend,
+    replay,
+    report,
+    reproduce,
+    serve,
+    tune,
+)
 from offpolicy.errors import LogError, OffPolicyError
 from offpolicy.progress import command_progress
 
@@ -27,6 +40,9 @@ app.command("tune")(tune.tune)
 app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("serve")(serve.serve)
+app.command("collect")(collect.collect)
+app.command("replay")(replay.replay)
 app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 

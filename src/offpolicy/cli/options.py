@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -165,6 +166,14 @@ PropensityModels = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that this command did not write.")]
+Store = Annotated[
+    str,
+    typer.Option("--store", help="The event store: a path (SQLite), sqlite:///path or postgresql://user@host/name."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", help="Only decisions from this time on: 2026-01-31T12:00 or '7d ago'."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -255,6 +264,33 @@ def reward_range(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         raise ParameterError(f"--reward-range takes two numbers, LOW,HIGH, but it is {text!r}.") from None
     return low, high
+
+
+def seconds(option: str, text: str) -> float:
+    """A duration such as 90s, 15m, 1h or 7d; a bare number is in seconds."""
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:].lower())
+    try:
+        value = float(text) if unit is None else float(text[:-1]) * unit
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ParameterError(f"--{option} takes a duration such as 90s, 15m, 1h or 7d, but it is {text!r}.")
+    return value
+
+
+def microseconds(option: str, text: str | None) -> int:
+    """A time (UTC unless it names a zone), or a duration before now, in microseconds since 1970; 0 without one."""
+    if text is None:
+        return 0
+    if text.endswith("ago"):
+        return int((datetime.now(UTC).timestamp() - seconds(option, text.removesuffix("ago").strip())) * 1_000_000)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ParameterError(
+            f"--{option} takes a time such as 2026-01-31T12:00 or '7d ago', but it is {text!r}."
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
 def config_values(path: Path, parameters: Iterable[Any], command: str) -> dict[str, Any]:

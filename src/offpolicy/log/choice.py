@@ -25,6 +25,8 @@ EACH = 3
 """Rows that each action (or value) must have on average before one is said to follow from the other."""
 BINS = 100
 ROW_NUMBERS = ("", "index", "unnamed: 0", "__index_level_0__", "row", "row_id", "row_number", "event_id", "eventid")
+RECORDED, RECORDED_PREFIX = ("request_id", "candidates", "keep_prob"), "decision_"
+"""Columns of the record of a served decision, as `offpolicy collect` names them."""
 OUTCOMES = [
     "reward",
     "click",
@@ -145,6 +147,8 @@ def unfit(name: str, values: pl.Series, known: Known) -> str | None:
     words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower().replace("-", "_").replace(" ", "_").split("_")
     if name.lower().strip() in ROW_NUMBERS:
         return "a row number"
+    if name in RECORDED or name.startswith(RECORDED_PREFIX):
+        return "the record of a decision"
     if values.null_count() == len(values):
         return "it holds no value"
     if not _readable(values.dtype):

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_folder, policy_source
+from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_source
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.evaluation import Evaluator, Options
 from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names
 from offpolicy.policies import JoinedTable, encoded, exploded
+from offpolicy.policy_files import policy_folder
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout, later_rows, unseen_part

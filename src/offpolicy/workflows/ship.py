@@ -8,9 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from offpolicy.artifacts import Mode, export_onnx, load_policy, policy_folder
+from offpolicy.artifacts import Mode, export_onnx, load_policy
 from offpolicy.checks import check_choice
 from offpolicy.log import expanded, format_of, vowpal_frame
+from offpolicy.policy_files import policy_folder
 from offpolicy.workflows.run import check_output_file
 
 
