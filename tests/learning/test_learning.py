@@ -146,7 +146,7 @@ def test_stopping_on_held_out_rows(metric: str) -> None:
 
 @pytest.mark.parametrize("method", ["snips", "uips", "minvar", "poxm", "prune", "uips_dr", "dm", "ips_un", "ips_gt"])
 def test_the_held_out_value_is_the_self_normalised_estimate(method: str) -> None:
-    fixed = {"lam": "paper"} if "lam" in METHODS[method].hyper else {}  # one that follows the log is scored by another
+    fixed: dict[str, Any] = {"lam": "paper"} if "lam" in METHODS[method].hyper else {}
     learned = learn_policy(LOG, method, **QUICK | {"epochs": 1}, metric="value", **fixed, **SMALLER.get(method, {}))
     rows, part = LOG.divide((0.9, 0.1), seed=0)[1]
     row = ESTIMATORS[METHODS[method].selection or METHODS[method].weight or ""]

@@ -31,7 +31,10 @@ from offpolicy.cli.options import (
 )
 from offpolicy.errors import ParameterError
 
-Scorer = Annotated[str | None, typer.Option("--scorer", help="Model of the policy: linear (default) or two_tower.")]
+Scorer = Annotated[
+    str | None,
+    typer.Option("--scorer", help="Model of the policy: linear, two_tower, spectral."),
+]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Maximum number of passes over the log.")]
 
 
@@ -51,7 +54,10 @@ def learn(
     drop_duplicates: DropDuplicates = False,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="How to learn: uips (default), ce, bips_cap, dr, ...; repeat it to try several."),
+        typer.Option(
+            "--method",
+            help="How to learn: auto (default: the best of several), dm, uips, ...; repeat it to try several.",
+        ),
     ] = None,
     scorer: Scorer = None,
     epochs: Epochs = None,
@@ -71,19 +77,21 @@ def learn(
     """Learn a policy from a log and estimate its value on contexts it was not learned from.
 
     Rerun a killed command to resume it. OUT/policy is the policy, OUT/results.json what `offpolicy report OUT` shows.
-    Of several methods the one with the highest lower confidence bound is OUT/policy.
+    Of several methods the one with the highest value is OUT/policy; whether it is better than logging is said.
     """
-    from offpolicy.cli.printing import lines, print_json, show_evaluation
+    from offpolicy.cli.printing import lines, print_json, show_choice, show_evaluation
     from offpolicy.workflows import run_learn
 
     options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     changes = learning_settings(scorer, epochs, set_)
-    run = run_learn(log_spec(ctx), method or ["uips"], out, options, held_out=held_out, settings=changes)
+    run = run_learn(log_spec(ctx), method or ["auto"], out, options, held_out=held_out, settings=changes)
     if as_json:
         print_json(run.results.to_json())
     else:
         lines("Noted", run.notes)
         assert run.results.evaluation is not None
+        assert run.results.choice is not None
+        show_choice(run.results.choice)
         show_evaluation(run.results.evaluation)
         lines("Written", run.files.values())
     if strict and run.refused:

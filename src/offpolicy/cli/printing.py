@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offpolicy.results import Evaluation
+    from offpolicy.results import Choice, Evaluation
 
 from offpolicy.json_writer import json_text
 
@@ -78,6 +78,17 @@ def show_evaluation(evaluation: "Evaluation") -> None:
         for sentence in (verdict.advice, one.guarantee, one.sensitivity.sentence):
             if sentence:
                 console.print(f"  {sentence}", markup=False, highlight=False)
+
+
+def show_choice(choice: "Choice") -> None:
+    """A line for each candidate, and which one was chosen why."""
+    said = [
+        f"{one.method}: value {_shown(one.value)} (at least {_shown(one.low)}), over logging {one.gain:+.4g} (at least "
+        f"{one.gain_low:+.4g}), {one.seconds:.1f} s{', chosen' if one.chosen else ''}"
+        for one in choice.candidates
+    ]
+    lines("Candidates, on rows they were not learned from", said)
+    lines("Recommendation", [choice.sentence])
 
 
 def _show_segments(evaluation: "Evaluation") -> None:

@@ -29,12 +29,17 @@ class Options:
     interval: str = "auto"
     segments: str | None = None
     sensitivity_columns: bool = False
+    best_by: str = "lower_bound"
+    """What makes the best candidate: the highest "lower_bound", or the highest "value"."""
+    prefer: str | None = None
+    """By value, a candidate that others must beat by more than their paired standard error."""
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""
         check_number("level", self.level, LEVEL)
         if isinstance(self.gamma, str):
             check_choice("gamma", self.gamma, ("calibrated",))
+        check_choice("best_by", self.best_by, ("lower_bound", "value"))
         check_choice("interval", self.interval, ("auto", "guaranteed"))
         _ = self.rows, self.methods
 
