@@ -32,7 +32,9 @@ def test_auto_is_the_default_and_nearly_as_good_as_the_world_allows() -> None:
     assert [one.method for one in choice.candidates] == list(PORTFOLIO)
     assert choice.method == learned.method
     chosen = next(one for one in choice.candidates if one.chosen)
-    assert chosen.low is not None and chosen.high is not None and chosen.gain_low is not None
+    assert chosen.low is not None
+    assert chosen.high is not None
+    assert chosen.gain_low is not None
     assert chosen.low <= value <= chosen.high
     assert choice.recommendation == "policy"
     assert 0 < chosen.gain_low <= value - logging
