@@ -38,7 +38,10 @@ from offpolicy.cli.options import (
 )
 from offpolicy.errors import ParameterError
 
-Scorer = Annotated[str | None, typer.Option("--scorer", help="Model of the policy: linear (default) or two_tower.")]
+Scorer = Annotated[
+    str | None,
+    typer.Option("--scorer", help="Model of the policy: linear, two_tower, spectral."),
+]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Maximum number of passes over the log.")]
 
 
@@ -62,7 +65,10 @@ def learn(
     drop_duplicates: DropDuplicates = False,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="How to learn: uips (default), ce, bips_cap, dr, ...; repeat it to try several."),
+        typer.Option(
+            "--method",
+            help="How to learn: auto (default: the best of several), dm, uips, ...; repeat it to try several.",
+        ),
     ] = None,
     scorer: Scorer = None,
     epochs: Epochs = None,
@@ -87,7 +93,7 @@ def learn(
     """Learn a policy from a log and estimate its value on contexts it was not learned from.
 
     Rerun a killed command to resume it. OUT/policy is the policy, OUT/results.json what `offpolicy report OUT` shows.
-    Of several methods the one with the highest lower confidence bound is OUT/policy.
+    Of several methods the one with the highest value is OUT/policy; whether it is better than logging is said.
     """
     from offpolicy.cli.printing import show_run
     from offpolicy.workflows import run_learn
@@ -96,7 +102,7 @@ def learn(
     changes = learning_settings(scorer, epochs, set_)
     run = run_learn(
         log_spec(ctx),
-        method or ["uips"],
+        method or ["auto"],
         out,
         options,
         held_out=held_out,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offpolicy.cli.options import Format
-    from offpolicy.results import Evaluation
+    from offpolicy.results import Choice, Evaluation
     from offpolicy.workflows import Finished
 
 from offpolicy.json_writer import json_text
@@ -76,6 +76,8 @@ def show_run(run: "Finished", form: "Format") -> None:
         sys.stdout.writelines(f"\n{one}\n" for one in headlines(evaluation))
     else:
         lines("Noted", run.notes)
+        if run.results.choice is not None:
+            show_choice(run.results.choice)
         show_evaluation(evaluation)
         lines("Written", run.files.values())
 
@@ -128,6 +130,17 @@ def _show_outcomes(evaluation: "Evaluation") -> None:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:+.3g} %"
+
+
+def show_choice(choice: "Choice") -> None:
+    """A line for each candidate, and which one was chosen why."""
+    said = [
+        f"{one.method}: value {_shown(one.value)} (at least {_shown(one.low)}), over logging {one.gain:+.4g} (at least "
+        f"{one.gain_low:+.4g}), {one.seconds:.1f} s{', chosen' if one.chosen else ''}"
+        for one in choice.candidates
+    ]
+    lines("Candidates, on rows they were not learned from", said)
+    lines("Recommendation", [choice.sentence])
 
 
 def _show_segments(evaluation: "Evaluation", column: str) -> None:

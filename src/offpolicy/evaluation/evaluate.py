@@ -13,7 +13,7 @@ from offpolicy.artifacts import TableSource, policy_source
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
-from offpolicy.evaluation.comparison import best_by_lower_bound, compare, difference_width
+from offpolicy.evaluation.comparison import best_by_lower_bound, best_by_value, compare, difference_width
 from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simultaneous_gamma
 from offpolicy.evaluation.hidden import column_strengths, hidden_sentence, moved_to, sharp_range, tipping
@@ -283,7 +283,7 @@ class Evaluator:
                 policies[name] = self._policy(name)
                 advance(f"{name}: {policies[name].value:.4g}")
         outcomes = self._outcomes()
-        best, bound = best_by_lower_bound({name: self.estimates[name] for name in self.candidates}, level)
+        best, bound = self.best
         return Evaluation(
             level=level,
             best=best,
@@ -305,6 +305,14 @@ class Evaluator:
             log=self.log.summary(),
             frames=self.log.frames,
         )
+
+    @cached_property
+    def best(self) -> tuple[str, float]:
+        """The candidate that is best as the options say, and its lower bound in [0, 1]."""
+        candidates = {name: self.estimates[name] for name in self.candidates}
+        if self.options.best_by == "value":
+            return best_by_value(candidates, self.options.level, self.options.prefer)
+        return best_by_lower_bound(candidates, self.options.level)
 
     def _comparisons(self) -> list[Comparison]:
         """Every candidate against logging and against each reference."""

@@ -37,12 +37,17 @@ class Options:
     """Rewards that must not get worse, as `Guardrail.parse` reads them."""
     winsorise: float = 0.0
     """Share of the largest and smallest further rewards that are set to their quantile."""
+    best_by: str = "lower_bound"
+    """What makes the best candidate: the highest "lower_bound", or the highest "value"."""
+    prefer: str | None = None
+    """By value, a candidate that others must beat by more than their paired standard error."""
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""
         check_number("level", self.level, LEVEL)
         if isinstance(self.gamma, str):
             check_choice("gamma", self.gamma, ("calibrated",))
+        check_choice("best_by", self.best_by, ("lower_bound", "value"))
         check_choice("interval", self.interval, ("auto", "guaranteed"))
         _ = self.rows, self.methods, self.limits
 

@@ -310,7 +310,7 @@ class Evaluation(Part):
 
     level: Finite = 0.95
     best: str = ""
-    """The candidate with the highest lower confidence bound."""
+    """The candidate with the highest lower confidence bound; of learned ones that with the highest value."""
     best_bound: Number = None
     """Its bound, taken so that those of all candidates hold at once: choosing the highest is part of the level."""
     logging: Annotated[Logging, Maybe] = Logging()
@@ -435,6 +435,33 @@ class RiskyAction(Part):
     weight_share: Number = None
 
 
+class Candidate(Part):
+    """One learned policy among which a choice was made, on the user's scale of rewards."""
+
+    method: str
+    value: Number = None
+    low: Number = None
+    """Lower end of an interval that holds for all candidates at once, as all other ends here."""
+    high: Number = None
+    gain: Number = None
+    """Estimated difference to the logging policy."""
+    gain_low: Number = None
+    gain_high: Number = None
+    seconds: Number = None
+    """That learning it took."""
+    chosen: bool = False
+
+
+class Choice(Part):
+    """Which of several learned policies was chosen, and whether it is better than logging."""
+
+    method: str
+    recommendation: Literal["policy", "experiment", "logging"]
+    """Ship the policy; probably better, but test it; stay with logging."""
+    sentence: str
+    candidates: Annotated[list[Candidate], MaybeList] = []
+
+
 class Results(Part):
     """The whole file."""
 
@@ -448,6 +475,8 @@ class Results(Part):
     frequency: Annotated[list[Frequency], MaybeList] = []
     propensity_models: Annotated[list[PropensityModel], MaybeList] = []
     learning: Annotated[dict[str, list[dict[str, Any]]], Maybe] = {}
+    choice: Choice | None = None
+    """Where policies were learned: which one was chosen."""
     risky_actions: Annotated[list[RiskyAction], MaybeList] = []
 
     def __repr__(self) -> str:
