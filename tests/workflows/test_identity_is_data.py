@@ -160,7 +160,8 @@ def test_nuisances_are_fitted_once_for_learning_evaluation_and_report(learned: P
     assert fits_done() == before
     assert found["run"]["propensity_fits"] == 0
     assert any("not fitted again" in note for note in found["run"]["notes"])
-    assert found["evaluation"]["policies"]["run"] == first["evaluation"]["policies"]["uips"] | {"name": "run"}
+    chosen = first["choice"]["method"]
+    assert found["evaluation"]["policies"]["run"] == first["evaluation"]["policies"][chosen] | {"name": "run"}
 
 
 def test_kept_nuisances_are_those_that_were_fitted(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ LOGGING_INPUTS = frozenset({"log_ratio", "log_logging", *ALL_ACTION_INPUTS})
 """Inputs that need β̂."""
 AUTO, PAPER = "auto", "paper"
 """Values of a hyper-parameter that stand for another: computed from the log, or the registry's constant."""
+LEARNING_GAMMA = 0.5
+"""γ of UIPS where it teaches: the band of a whole interval (γ = 2) holds back too many rows. Set on even settings of
+benchmarks/defaults.py."""
 LOG_DRIVEN = ("lam", "cap", "smoothing")
 """Hyper-parameters that can follow the log."""
 
@@ -202,13 +205,13 @@ _ROWS: Mapping[str, MethodSpec] = {
         MethodSpec("adaptive", "clipped", "with_negatives", label="Adaptive (reconstruction)"),
         MethodSpec("uips_p", "uips_p", label="UIPS-P"),
         MethodSpec("uips_o", "uips_o", label="UIPS-O"),
-        MethodSpec("uips", "uips", label="UIPS"),
+        MethodSpec("uips", "uips", label="UIPS", defaults={"gamma": LEARNING_GAMMA}),
         MethodSpec("uips_tight", "uips_tight", label="UIPS-tight"),
         MethodSpec("dm", "dm", label="DM"),
         MethodSpec("dr", "dr", label="DR"),
         MethodSpec("minvar_dr", "minvar_dr", label="MinVarDR"),
         MethodSpec("shrinkage_dr", "shrinkage_dr", label="ShrinkageDR"),
-        MethodSpec("uips_dr", "uips_dr", label="UIPSDR"),
+        MethodSpec("uips_dr", "uips_dr", label="UIPSDR", defaults={"gamma": LEARNING_GAMMA}),
         MethodSpec("dice_s", "dice_s", label="DICE-S"),
         MethodSpec("ips_un", "ips_un", label="IPS-UN"),
         MethodSpec("ips_un_simplex", "ips_un_simplex", label="IPS-UN (simplex)"),
