@@ -99,3 +99,16 @@ def test_integer_times_are_dates_in_any_unit(ticks: int) -> None:
     assert log.instants is not None
     assert log.instants.astype("datetime64[s]").astype(np.int64).tolist() == seconds.tolist()
     assert LoggedData.from_arrays(np.eye(2), [0, 1], [0, 1], actions=2, timestamp=[0, 1]).instants is None
+
+
+@pytest.mark.parametrize(("how", "rows"), [("drop", 5), ("zero", 6)])
+def test_feedback_that_is_not_in_yet_is_treated_in_further_rewards_too(how: Any, rows: int) -> None:
+    frame = FRAME.with_columns(revenue=pl.when(pl.col("request") == "r2").then(None).otherwise("revenue"))
+    log = read_log(frame, **ROLES, reward="click", keep=["revenue", "request"], missing={"revenue": how})
+    assert log.n_rows == rows
+    values = frame.drop_nulls("revenue") if how == "drop" else frame.with_columns(pl.col("revenue").fill_null(0.0))
+    assert log.kept is not None
+    assert log.kept.rows() == values.select("revenue", "request").rows()
+    untreated = read_log(frame, **ROLES, reward="click", keep=["revenue"])
+    with pytest.raises(LogError, match="--missing revenue=drop"):
+        untreated.with_reward("revenue")

@@ -391,7 +391,10 @@ class LoggedData:
         values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
-            raise LogError(f"The reward {name!r} must hold a number in every row, but row {row} holds {column[row]}.")
+            raise LogError(
+                f"The reward {name!r} must hold a number in every row, but row {row} holds {column[row]}. "
+                f"Read the log with missing={{{name!r}: 'drop'}} or 'zero' (--missing {name}=drop), or fix the value."
+            )
         values, treated = winsorised(name, values, winsorise)
         low, high = data_range(values)
         changes = {"reward": to_unit(values, low, high), "reward_range": (low, high), "reward_name": name}

@@ -105,14 +105,15 @@ def read_rows(
     _check_formulas([formula, *kept], known, plain)
     needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
     table = read_table(source, list(dict.fromkeys(needed)))
-    beside = pl.DataFrame([_computed(one, table) for one in kept]) if kept else None
+    beside = {one.name: _computed(one, table) for one in kept}
     schema, treated = _with_reward(formula, table, schema, winsorise)
     for name in set(table.series).difference(schema.columns):
         del table.series[name]
-    found = _typed(table, schema, actions)
-    if beside is not None and found.rows is not None:
-        beside = beside[found.rows]
-    facts = {"kept": beside, "reward_name": schema.reward, "treated": treated, "frames": frame_kind(source)}
+    found = _typed(table, schema, actions, beside)
+    columns = pl.DataFrame([values.alias(name) for name, values in beside.items()]) if beside else None
+    if columns is not None and found.rows is not None:
+        columns = columns[found.rows]
+    facts = {"kept": columns, "reward_name": schema.reward, "treated": treated, "frames": frame_kind(source)}
     return replace(found, log=trusted(LoggedData, **{**vars(found.log), **facts}))
 
 
@@ -157,15 +158,21 @@ def _with_reward(
     return schema, treated
 
 
-def _typed(table: Table, schema: LogSchema, actions: Any) -> Reading:
-    """Every column typed, treated where values are missing, and encoded."""
+def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.Series]) -> Reading:
+    """Every column typed, treated where values are missing, and encoded; `beside` are columns to keep as they are.
+
+    Numbers among those are rewards as a rule: where a treatment is asked for, they are treated as such.
+    """
     series, origin = table.series, table.origin
     if not len(series[schema.action]):
         raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
     given = _given_actions(actions, schema)
     features = () if given is None or given.features is None else tuple(given.features)
-    schema.check_names([*schema.columns, *features])
+    schema.check_names([*schema.columns, *features, *beside])
     treatment = Treatment(schema.missing, origin)
+    for name, values in beside.items():
+        if values.dtype.is_numeric() and treatment.asks_for(name):
+            beside[name] = treatment.complete("reward", name, values.cast(pl.Float64))
     roles = {role: column for role, column in schema.roles.items() if column is not None}
     typed = {role: _of_role(role, column, schema, treatment, series, given) for role, column in roles.items()}
     context = treatment.context(RawColumns({n: series.pop(n) for n in schema.context}, schema.kinds, origin))

@@ -112,6 +112,10 @@ class Treatment:
             flags = {derived(source_of(name), "missing"): ("categorical", PARTS["missing"](values))}
         return {name: (kind, filled(kind, values)), **flags}
 
+    def asks_for(self, column: str) -> bool:
+        """Whether missing values of this column are to be treated in some way."""
+        return self._how(column) is not None
+
     def _how(self, column: str) -> Missing | None:
         """The treatment of a column: its own, that of its source, or that of all."""
         own = self.asked.get(column, self.asked.get(source_of(column)))
