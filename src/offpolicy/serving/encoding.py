@@ -1,7 +1,7 @@
 """The state h(x) of one context in NumPy, from the values of a request: what the scorers of the library do in torch.
 
-A value that is missing or of the wrong kind never raises: a number counts as the mean of the log, an id as unknown, a
-bag as empty. The names of such columns are noted.
+A value that is missing or of the wrong kind never raises: a number counts as the mean of the log (or as 0 where the log
+was read so), an id as unknown, a bag as empty. The names of such columns are noted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,8 @@ Values: TypeAlias = Mapping[str, Any]
 
 FURTHEST = 1e6
 """Standard deviations from the mean beyond which a number is cut, as in training."""
+LARGEST = 1e100
+"""Larger numbers stand for none, as in a log."""
 EPS = 1e-5
 """What torch's batch-norm adds to a variance."""
 PLAIN = {float, int}
@@ -39,12 +41,13 @@ class Numbers:
         """Take the recipes of these columns."""
         self.columns = [(str(r["name"]), len(r["mean"]), r["kind"] == "numeric") for r in recipes]
         self.mean = np.array([m for r in recipes for m in r["mean"]], dtype=np.float64)
+        self.fill = np.array([f for r in recipes for f in r.get("fill", r["mean"])], dtype=np.float64)
         scale = np.array([s for r in recipes for s in r["scale"]], dtype=np.float64)
         self.factor = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
         self.names = [name for name, width, _ in self.columns for _ in range(width)]
 
     def __call__(self, values: Values, notes: list[str]) -> Floats:
-        """The standardised numbers; 0, the mean, where there is none."""
+        """The standardised numbers; those of `fill` where there is none."""
         raw: list[Any] = []
         for name, width, single in self.columns:
             value = values.get(name)
@@ -56,10 +59,10 @@ class Numbers:
             given = np.array(raw, dtype=np.float64)
         except OverflowError:
             given = np.array([_number(value) for value in raw])
-        finite = np.isfinite(given)
-        if not finite.all():
-            notes += dict.fromkeys(self.names[i] for i in np.flatnonzero(~finite))
-            given[~finite] = self.mean[~finite]
+        usable = np.abs(given) <= LARGEST
+        if not usable.all():
+            notes += dict.fromkeys(self.names[i] for i in np.flatnonzero(~usable))
+            given[~usable] = self.fill[~usable]
         standard = np.maximum(np.minimum((given - self.mean) * self.factor, FURTHEST), -FURTHEST)
         return standard.astype(np.float32).astype(np.float64)
 

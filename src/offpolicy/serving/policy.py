@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import safetensors.numpy
 
 from offpolicy.atomic import versions
 from offpolicy.errors import ArtifactError, MissingExtraError
+from offpolicy.log import EVERY, source_of, with_derived
 from offpolicy.policy_files import PolicyFiles, from_current_version, policy_folder, read_version
 from offpolicy.serving.encoding import Floats, State, Values, action_side, state_of
 
@@ -29,8 +31,12 @@ class ServedPolicy:
         self.method: str | None = facts.get("method")
         self.columns: list[dict[str, str]] = facts.get("columns", [])
         self.roles: dict[str, Any] = facts.get("roles") or {}
-        self.means: dict[str, list[float]] = facts.get("means") or {}
-        """Of numbers in the log it was learned from, which stand for missing ones."""
+        means: dict[str, list[float]] = facts.get("means") or {}
+        zeros = [name for name in means if _is_zero(name, self.roles.get("missing") or {})]
+        self.fills = means | {name: [0.0] * len(means[name]) for name in zeros}
+        """What stands for a missing number, by column: the mean of the log, or 0 where the log was read so."""
+        self.means = {name: mean for name, mean in means.items() if name not in zeros}
+        self._derived = [one["name"] for one in self.columns if source_of(one["name"]) != one["name"]]
         low, high = facts.get("reward_range") or (0.0, 1.0)
         self.reward_range = (float(low), float(high))
 
@@ -40,6 +46,20 @@ class ServedPolicy:
     def scores(self, values: Values, codes: npt.NDArray[np.int64] | None, notes: list[str]) -> Floats:
         """The scores of the actions with these codes (None: all of them)."""
         raise NotImplementedError
+
+    def with_derived(self, values: Values) -> Values:
+        """The values of a request and what the policy derives from them, such as the weekday of a date."""
+        missing = [name for name in self._derived if name not in values]
+        if not missing:
+            return values
+        made = dict(values)
+        for name in missing:
+            try:
+                source = pl.Series([values.get(source_of(name))], strict=False)
+                made[name] = with_derived([name], {source_of(name): source})[name].to_list()[0]
+            except Exception:  # whatever the value is, it is no date: then its parts are missing
+                made[name] = None
+        return made
 
 
 class NumpyPolicy(ServedPolicy):
@@ -58,6 +78,7 @@ class NumpyPolicy(ServedPolicy):
             tensors = {n.removeprefix(SCORER): v for n, v in content.items() if n.startswith(SCORER)}
             problem = None if recipe["kind"] in KINDS else f"NumPy cannot run a scorer of kind {recipe['kind']!r}"
             if problem is None:
+                _put_fills(recipe, self.fills)
                 self.state: State = state_of(recipe, tensors)
                 self.weights, self.bias = action_side(recipe, tensors)
                 self.width = self.weights.shape[1]
@@ -73,7 +94,7 @@ class NumpyPolicy(ServedPolicy):
 
     def scores(self, values: Values, codes: npt.NDArray[np.int64] | None, notes: list[str]) -> Floats:
         """W·h(x) + b."""
-        state = self.state(values, notes)
+        state = self.state(self.with_derived(values) if self._derived else values, notes)
         if codes is None:
             return self.weights @ state + self.bias
         return self.weights[codes] @ state + self.bias[codes]
@@ -108,6 +129,7 @@ class OnnxPolicy(ServedPolicy):
     def scores(self, values: Values, codes: npt.NDArray[np.int64] | None, notes: list[str]) -> Floats:
         """log π of the graph, which is a score like any other."""
         inputs: dict[str, npt.NDArray[Any]] = {}
+        values = self.with_derived(values)
         for column in self.columns:
             name, kind = column["name"], column["kind"]
             value = values.get(name)
@@ -119,7 +141,7 @@ class OnnxPolicy(ServedPolicy):
         return np.asarray(scores if codes is None else scores[codes])
 
     def _numbers(self, name: str, kind: str, value: Any, notes: list[str]) -> npt.NDArray[Any]:
-        mean = self.means[name]
+        mean = self.fills[name]
         try:
             given = np.array([value] if kind == "numeric" else value, dtype=np.float64)
             usable = given.shape == (len(mean),) and bool(np.isfinite(given).all()) and not isinstance(value, str)
@@ -172,6 +194,19 @@ def _means(recipe: Any) -> dict[str, list[float]]:
         return {}
     own = {recipe["name"]: recipe["mean"]} if "mean" in recipe else {}
     return own | {name: mean for one in recipe.values() for name, mean in _means(one).items()}
+
+
+def _put_fills(recipe: Any, fills: Mapping[str, list[float]]) -> None:
+    """Write beside each number column's mean what stands for a missing one."""
+    if isinstance(recipe, dict) and "mean" in recipe:
+        recipe["fill"] = fills[recipe["name"]]
+    for one in recipe.values() if isinstance(recipe, dict) else recipe if isinstance(recipe, list) else ():
+        _put_fills(one, fills)
+
+
+def _is_zero(name: str, missing: Mapping[str, str]) -> bool:
+    """Whether missing numbers of a column were filled in with 0 in the log."""
+    return missing.get(name, missing.get(source_of(name), missing.get(EVERY))) in ("zero", "indicator")
 
 
 def _unusable(scores: Floats, actions: list[Any]) -> str | None:
