@@ -78,8 +78,10 @@ def _draws(log: LoggedData, target: Policy, seed: int) -> tuple[npt.NDArray[np.i
         below = log_prob.exp().cumsum(1)
         row = torch.from_numpy(batch.row_context)
         reach = uniform[torch.from_numpy(batch.rows)] * below[row, -1]
-        pick = torch.searchsorted(below[row], reach[:, None], right=True).squeeze(1).clamp(max=log.n_actions - 1)
+        pick = torch.searchsorted(below[row], reach[:, None], right=True).squeeze(1).clamp(max=below.shape[1] - 1)
         drawn[batch.rows] = pick.numpy()
+        if log.candidates is not None:
+            drawn[batch.rows] = log.candidates.take(batch.contexts).padded()[batch.row_context, pick.numpy()]
         of_drawn[batch.rows] = log_prob[row, pick].numpy()
-        of_logged[batch.rows] = log_prob[row, torch.from_numpy(batch.row_action)].numpy()
+        of_logged[batch.rows] = log_prob[row, torch.from_numpy(batch.row_place)].numpy()
     return drawn, of_drawn, of_logged

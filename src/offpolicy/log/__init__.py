@@ -2,6 +2,7 @@
 
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
+from offpolicy.log.candidates import Candidates
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.features import (
     BagColumn,
@@ -40,6 +41,7 @@ __all__ = [
     "SUFFIXES",
     "ActionTable",
     "BagColumn",
+    "Candidates",
     "CategoricalColumn",
     "Codes",
     "Column",
