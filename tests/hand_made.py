@@ -106,14 +106,15 @@ class HandMade:
         return self.ratio if np.isinf(lam) else lam * self.ratio / (lam + self.ratio**2)
 
     def chosen_lambda(self) -> float:
-        """The λ of the grid, or none, with the least squared move from no shrinkage plus squared error."""
+        """The λ of the grid, or none, with the least squared move from no shrinkage plus squared error of any kind."""
         middle, largest = max(float(np.median(self.ratio)), 1e-3), max(float(self.ratio.max()), 1e-2)
-        grid = [*np.exp(np.linspace(np.log(middle**2), np.log(10 * largest**2), 20)), np.inf]
-        bare = self.value(self.ratio, rewards=False)
+        grid = [*np.exp(np.linspace(np.log(middle**2), np.log(10 * largest**2), 12)), np.inf]
         errors = []
         for lam in grid:
             weight = self.shrunk(lam)
-            errors.append((self.value(weight, rewards=False) - bare) ** 2 + self.jackknife(weight, rewards=False) ** 2)
+            moves = [self.value(weight, kind) - self.value(self.ratio, kind) for kind in self.kinds]
+            spreads = [self.jackknife(weight, kind) for kind in self.kinds]
+            errors.append(max(move**2 + spread**2 for move, spread in zip(moves, spreads, strict=True)))
         return float(grid[int(np.argmin(errors))])
 
     def propensity_error(self, lam: float, rewards: bool) -> float:
@@ -151,7 +152,7 @@ class HandMade:
             shrunk_error=small,
             largest_error=large,
             error=min(large, 2 * small),
-            propensity_error=max(self.propensity_error(lam, kind) for kind in kinds),
+            propensity_error=self.propensity_error(lam, kinds[-1]),
             distance=max(values) - min(values),
             misweighted=abs(1 - self.mean(self.ratio)) * self.deviation / 3,
             z=z,
@@ -195,10 +196,9 @@ class HandMade:
         d = self.ratio - ratio
         b = self.mean(self.reward * d**2) / self.mean(d**2)
         bare.append(lambda keep: self.mean(d * (self.reward - b), keep))
-        effects = []
-        for kind in self.kinds:
-            effect = self.effects(self.chosen_lambda(), kind)
-            effects.append(effect - (0 if other is None else other.effects(other.chosen_lambda(), kind)))
+        effect = self.effects(self.chosen_lambda(), self.kinds[-1])
+        if other is not None:
+            effect = effect - other.effects(other.chosen_lambda(), other.kinds[-1])
         values = [view(every) for view in (*shrunk, *bare)]
         small, large = max(map(self.left_out, shrunk)), max(map(self.left_out, (*shrunk, *bare)))
         return Expected(
@@ -208,7 +208,7 @@ class HandMade:
             shrunk_error=small,
             largest_error=large,
             error=min(large, 2 * small),
-            propensity_error=max(float(np.sqrt((effect**2).sum())) for effect in effects),
+            propensity_error=float(np.sqrt((effect**2).sum())),
             distance=max(values) - min(values),
             misweighted=abs(self.mean(self.ratio) - self.mean(ratio)) * self.deviation / 3,
             z=float(norm.ppf(0.5 + level / 2)),

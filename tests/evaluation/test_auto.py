@@ -20,7 +20,7 @@ IN_EVENTS = HandMade.draw(7, uncertainty=True, rewards=True, row_weight=True)
 CAPPED = HandMade.draw(9, uncertainty=True)
 CAPPED_WITH_REWARDS = HandMade.draw(1, rewards=True)
 UNSHRUNK = HandMade.draw(0, uncertainty=True)
-WITH_U_OF_WEIGHTS = HandMade.draw(10, uncertainty=True, rewards=True, row_weight=True)
+WITH_U_OF_WEIGHTS = HandMade.draw(13, uncertainty=True, rewards=True, row_weight=True)
 CASES = {
     "weights": WEIGHTS,
     "uncertainty": WITH_U,
@@ -91,7 +91,6 @@ def test_numbers_worked_out_by_hand() -> None:
     long = auto_estimate(replace(even, ratio=np.full(4, 1.3)).rows).interval
     assert long.propensity == pytest.approx(0.3 * np.sqrt(0.125) / 3, rel=1e-9)
     # U of 0.4 in the row with reward 1 alone: ∂V/∂log β̂ = w(r − V)/Σw = 0.5/4, elasticity 1 (nothing is shrunk).
-    assert least_error_lambda(even.rows).estimate.value == 0.5
     unsure = replace(even, ratio=np.array([1.0, 1.0, 1.0, 1.0]), uncertainty=np.array([0.0, 0.0, 0.0, 0.4]))
     lam = auto_estimate(unsure.rows).lam
     elasticity = 1 - 2 / (1 + lam) if np.isfinite(lam) else 1.0
@@ -179,18 +178,16 @@ def test_bare_weights_that_are_refused_count_as_twice_the_error_of_shrunk_ones()
 
 def test_lambda_is_the_one_of_least_estimated_error() -> None:
     for seed in range(6):
-        case = HandMade.draw(seed, row_weight=seed % 2 == 1)
-        found = least_error_lambda(case.rows)
-        assert found.lam == pytest.approx(case.chosen_lambda(), rel=1e-9)
-        assert found.estimate.value == pytest.approx(case.value(case.shrunk(found.lam), rewards=False), rel=1e-9)
+        case = HandMade.draw(seed, row_weight=seed % 2 == 1, rewards=seed % 3 == 0)
+        assert least_error_lambda(case.rows) == pytest.approx(case.chosen_lambda(), rel=1e-9)
 
 
 def test_grid_of_lambda_runs_from_the_squared_median_to_ten_squared_largest() -> None:
     grid = lambda_grid(torch.tensor([0.5, 2.0, 8.0]))
-    assert len(grid) == 20
+    assert len(grid) == 12
     assert grid[0] == pytest.approx(4.0)
     assert grid[-1] == pytest.approx(640.0)
-    assert np.diff(np.log(grid)) == pytest.approx(np.full(19, np.log(160) / 19))
+    assert np.diff(np.log(grid)) == pytest.approx(np.full(11, np.log(160) / 11))
     tiny = lambda_grid(torch.zeros(3))
     assert tiny[0] == pytest.approx(1e-6)
     assert tiny[-1] == pytest.approx(1e-3)

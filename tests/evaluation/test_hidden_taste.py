@@ -25,8 +25,8 @@ def test_hidden_taste_is_refused_with_that_reason() -> None:
     assert not check.passed
     assert found.verdict.answer == "run an experiment"
     said = (
-        f"the same user got the same action {check.value:.1f} times as often as the columns explain: the logger knew "
-        "more than they hold"
+        f"the same user got the same action {check.value:.1f} times as often as the estimated propensities "
+        "say: the logger knew more than they do"
     )
     assert said in found.verdict.reasons
 
@@ -36,7 +36,7 @@ def test_the_id_as_a_column_explains_the_repeats() -> None:
     check = next(one for one in found.checks if one.name == "repeats")
     assert check.passed
     assert check.value == pytest.approx(1, abs=0.15)
-    assert not any("as often as the columns explain" in reason for reason in found.verdict.reasons)
+    assert not any("as often as the estimated propensities say" in reason for reason in found.verdict.reasons)
 
 
 def test_the_test_is_made_once_for_all_policies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -445,3 +445,15 @@ def test_an_unclear_drift_is_none_and_without_times_there_is_no_check() -> None:
     assert f"its standard error is {error:.2g}" in found.meaning
     assert "reward drift" not in {one.name for one in judged(rows_of(np.ones(N))).checks}
     assert "reward drift" not in {one.name for one in judged(rows_of(np.ones(N), timestamp=np.ones(N, int))).checks}
+
+
+@pytest.mark.parametrize(("step", "passed"), [(0.0, True), (0.1, True), (1.2, False)])
+def test_weights_that_change_over_time_say_that_the_logger_did(step: float, passed: bool) -> None:
+    time = np.random.default_rng(2).permutation(400)
+    ratio = 1 + step * ((time >= 200) - 0.5) + 0.1 * (np.arange(400) % 2)
+    rows = rows_of(ratio, timestamp=time, cluster=np.arange(400) // 2)
+    found = check("logging drift", rows)
+    assert found.value == pytest.approx(ratio[time >= 200].mean() - ratio[time < 200].mean(), abs=1e-12)
+    assert found.passed == passed
+    if not passed:
+        assert any("the logger changed" in reason for reason in judged(rows).verdict.reasons)

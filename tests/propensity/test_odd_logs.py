@@ -153,3 +153,8 @@ def test_without_lightgbm_trees_are_left_out_and_said_to_be(monkeypatch: pytest.
     assert "left out" in beta.note
     with pytest.raises(ParameterError, match="libgomp1"):
         fit_logging_policy(log, "trees")
+
+
+def test_on_a_short_log_trees_are_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    assert "trees" not in fit_logging_policy(greedy_tree(300).log, "auto").note.lower()

@@ -48,9 +48,23 @@ def brute_force(log: LoggedData, probs: Any) -> tuple[float, float, float, float
     return ratio, error, observed.sum(), expected.sum()
 
 
+def brute_force_link(log: LoggedData, probs: Any) -> float:
+    """Rewards less their action's mean, times how many more alike rows of the unit there are than β̂ says."""
+    by_unit = []
+    for unit in np.unique(log.cluster_index):
+        rows = np.flatnonzero(log.cluster_index == unit)
+        total = 0.0
+        for i in rows:
+            more = sum((log.action[j] == log.action[i]) - probs[j, log.action[i]] for j in rows if j != i)
+            total += more * (log.reward[i] - log.reward[log.action == log.action[i]].mean())
+        by_unit.append(total)
+    return float(np.sum(by_unit) / np.sqrt(np.sum(np.square(by_unit))))
+
+
 def test_pairs_are_those_of_brute_force() -> None:
     log, beta = tabular(40, 5, knows=0.5)
-    log = log.take(np.random.default_rng(0).permutation(log.n_rows)[:180])
+    random = np.random.default_rng(0)
+    log = replace(log, reward=random.random(log.n_rows)).take(random.permutation(log.n_rows)[:180])
     beta = replace(beta, log=log)
     table = beta.log_probs(log.contexts).exp().numpy()
     found = repeat_test(beta)
@@ -59,6 +73,7 @@ def test_pairs_are_those_of_brute_force() -> None:
     assert [found.ratio, found.error] == pytest.approx([ratio, error])
     assert [found.observed, found.expected] == pytest.approx([observed, expected])
     assert (found.units, found.rows) == (len(np.unique(log.cluster_index)), 180)
+    assert found.reward_link == pytest.approx(brute_force_link(log, table[log.context_index]))
     assert found.to_json()["flagged"] == found.flagged
 
 
@@ -147,3 +162,21 @@ def test_shrinkage_of_an_embedded_id_is_no_sign_of_hidden_knowledge() -> None:
     assert not known.flagged
     assert blind.flagged
     assert known.ratio < blind.ratio
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_excess_of_ids_that_goes_with_the_rewards_is_flagged(linked: bool) -> None:
+    """What too few rows of an id leave unexplained does no harm until it also moves the rewards."""
+    world = knowing_users(150, 15, seed=1)
+    log = world.log
+    random = np.random.default_rng(2)
+    other = fit_logging_policy(log, "popularity")  # knows no ids, so that an excess is left
+    chance = world.true_log_prob if linked else random.permutation(world.true_log_prob)
+    reward = (random.random(log.n_rows) < np.exp(chance)).astype(np.float64)
+    found = repeat_test(replace(other, log=replace(log, reward=reward)))
+    assert found is not None
+    assert found.ids_given
+    assert (found.reward_link > 3) == linked
+    assert found.ratio > 1.2
+    assert found.tolerated == (repeats.TOLERATED if linked else repeats.TOLERATED_OF_IDS)
+    assert found.flagged == linked

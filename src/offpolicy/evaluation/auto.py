@@ -14,14 +14,16 @@ from torch import Tensor
 
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.clusters import ClusteredTerms
-from offpolicy.evaluation.hyper import least_error_lambda
+from offpolicy.evaluation.hyper import SHRUNK, least_error_lambda
 from offpolicy.evaluation.intervals import propensity_effects
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.views import Width, width_of
 from offpolicy.policies import tensor
 from offpolicy.results import TwoPartInterval
 
-WEIGHTS_ONLY, WITH_REWARDS = SHRUNK = "sn_shrinkage", "sn_shrinkage_dr"
+WEIGHTS_ONLY, WITH_REWARDS = SHRUNK
+BARE = ("snips", "sndr")
+"""The same weights unshrunk."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,10 @@ class AutoEstimate:
     bare: tuple[ClusteredTerms, ...]
     """The same with bare weights."""
     width: Width
-    effects: tuple[Tensor, ...] = field(default=(), repr=False)
-    """Of one standard deviation of log β̂, by action, on each shrunk view; none where U is unknown."""
+    effects: Tensor | None = field(default=None, repr=False)
+    """Of one standard deviation of log β̂, by action, on the reported view; None where U is unknown."""
+    by_period: ClusteredTerms | None = field(default=None, repr=False)
+    """The reported view with periods of time as units; None where there are no times."""
     rows: PolicyRows | None = field(default=None, repr=False)
     """None for the logging policy, whose ratio is 1 in every row."""
 
@@ -59,27 +63,24 @@ class AutoEstimate:
 
 def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     """Value and two-part interval of one policy from the log alone."""
-    chosen = least_error_lambda(rows, WEIGHTS_ONLY)
-    shrunk = [chosen.estimate]
-    bare = [rows.clustered(ESTIMATORS["snips"])]
-    if rows.has_reward_model:
-        shrunk.append(rows.clustered(ESTIMATORS[WITH_REWARDS], lam=chosen.lam))
-        bare.append(rows.clustered(ESTIMATORS["sndr"]))
-    effects: tuple[Tensor, ...] = ()
-    if "uncertainty" in rows.inputs:
-        effects = tuple(_effects(rows, name, chosen.lam) for name in SHRUNK[: len(shrunk)])
-    width = width_of(shrunk, bare, effects, abs(1 - rows.mean_ratio) * rows.reward_deviation)
+    lam, kinds = least_error_lambda(rows), 1 + rows.has_reward_model
+    shrunk = tuple(rows.clustered(ESTIMATORS[name], lam=lam) for name in SHRUNK[:kinds])
+    bare = tuple(rows.clustered(ESTIMATORS[name]) for name in BARE[:kinds])
+    effects = _effects(rows, SHRUNK[kinds - 1], lam) if "uncertainty" in rows.inputs else None
+    timed = rows.by_period
+    by_period = None if timed is None else timed.clustered(ESTIMATORS[SHRUNK[kinds - 1]], lam=lam)
+    width = width_of(shrunk, bare, effects, abs(1 - rows.mean_ratio) * rows.reward_deviation, by_period)
     value = min(max(shrunk[-1].value, 0.0), 1.0)
-    return AutoEstimate(
-        value, _interval(value, width, level), chosen.lam, tuple(shrunk), tuple(bare), width, effects, rows
-    )
+    return AutoEstimate(value, _interval(value, width, level), lam, shrunk, bare, width, effects, by_period, rows)
 
 
 def logging_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
     """The logging policy's own value, the mean reward: one view, and nothing that depends on β̂."""
     mean = rows.on_policy()
-    width = width_of((mean,), (), (), 0.0)
-    return AutoEstimate(mean.value, _interval(mean.value, width, level), math.inf, (mean,), (mean,), width)
+    by_period = None if rows.by_period is None else rows.by_period.on_policy()
+    width = width_of((mean,), (), None, 0.0, by_period)
+    interval = _interval(mean.value, width, level)
+    return AutoEstimate(mean.value, interval, math.inf, (mean,), (mean,), width, by_period=by_period)
 
 
 def _interval(value: float, width: Width, level: float) -> TwoPartInterval:
@@ -93,14 +94,14 @@ def _interval(value: float, width: Width, level: float) -> TwoPartInterval:
         method="auto",
         vacuous=low <= 0.0 and high >= 1.0,
         centre=value,
-        note=width.refusal,
+        note=width.refusal or width.note,
         sampling=sampling,
         propensity=0.0 if width.refusal else half - sampling,
     )
 
 
 def _effects(rows: PolicyRows, name: str, lam: float) -> Tensor:
-    """What one standard deviation of log β̂ does to a view; errors of log β̂ are common to the rows of an action."""
+    """What one standard deviation of log β̂ does to a view, by action: its rows share their errors of log β̂."""
     # −∂log w/∂log β of a shrunk ratio: 1 for small ratios, −1 for large ones.
     elasticity = 1 - 2 * torch.sigmoid(2 * rows.log_ratio - math.log(lam))
     terms = rows.terms(ESTIMATORS[name], lam=lam)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import Policy, batch_log_probs, rows_only, tensor
+from offpolicy.policies import Policy, batch_log_probs, drawn_actions, rows_only, tensor
 from offpolicy.seeding import generator, torch_generator
 
 Array = npt.NDArray[np.float64]
@@ -75,10 +75,8 @@ def _draws(log: LoggedData, target: Policy, seed: int) -> tuple[npt.NDArray[np.i
     of_drawn, of_logged = np.empty(log.n_rows), np.empty(log.n_rows)
     for batch in log.batches():
         log_prob = batch_log_probs(target, log, batch).double()
-        below = log_prob.exp().cumsum(1)
         row = torch.from_numpy(batch.row_context)
-        reach = uniform[torch.from_numpy(batch.rows)] * below[row, -1]
-        pick = torch.searchsorted(below[row], reach[:, None], right=True).squeeze(1).clamp(max=below.shape[1] - 1)
+        pick = drawn_actions(log_prob, row, uniform[torch.from_numpy(batch.rows)])
         drawn[batch.rows] = pick.numpy()
         if log.candidates is not None:
             drawn[batch.rows] = log.candidates.take(batch.contexts).padded()[batch.row_context, pick.numpy()]

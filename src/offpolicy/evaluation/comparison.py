@@ -78,7 +78,10 @@ def difference_width(first: AutoEstimate, second: AutoEstimate) -> Width:
         bare.append(_weighted_difference(rows, *(torch.ones_like(rows.ratio) if r is None else r for r in ratios)))
         shares = [one.rows.mean_ratio if one.rows is not None else 1.0 for one in (first, second)]
         misweighted = abs(shares[0] - shares[1]) * rows.reward_deviation
-    return width_of(shrunk, bare, _effects(first.effects, second.effects), misweighted)
+    by_period = None
+    if first.by_period is not None and second.by_period is not None:
+        by_period = ClusteredDifference(first.by_period, second.by_period)
+    return width_of(shrunk, bare, _effects(first.effects, second.effects), misweighted, by_period)
 
 
 def _paired(first: Sequence[ClusteredTerms], second: Sequence[ClusteredTerms]) -> list[ClusteredDifference]:
@@ -86,12 +89,11 @@ def _paired(first: Sequence[ClusteredTerms], second: Sequence[ClusteredTerms]) -
     return [ClusteredDifference(one or first[-1], other or second[-1]) for one, other in pairs]
 
 
-def _effects(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    """What one standard deviation of log β̂ does to each paired view: errors that both share cancel."""
-    pairs = zip_longest(first, second)
-    zero = torch.zeros((), dtype=torch.float64)
-    ends = (first[-1] if first else zero, second[-1] if second else zero)
-    return [(ends[0] if one is None else one) - (ends[1] if other is None else other) for one, other in pairs]
+def _effects(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """What one standard deviation of log β̂ does to the paired view: errors that both share cancel."""
+    if first is None or second is None:
+        return first if second is None else -second
+    return first - second
 
 
 def _weighted_difference(rows: PolicyRows, first: Tensor, second: Tensor) -> ClusteredTerms:

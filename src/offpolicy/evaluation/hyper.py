@@ -1,16 +1,16 @@
 """Hyper-parameters without the truth: λ from the log alone, γ as given or calibrated, η = 1."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from offpolicy.estimators import ESTIMATORS, Estimator
-from offpolicy.evaluation.clusters import ClusteredTerms
 from offpolicy.evaluation.rows import PolicyRows
 
-GRID = 20
+SHRUNK = ("sn_shrinkage", "sn_shrinkage_dr")
+"""Self-normalised shrunk weights, without and with a reward model."""
+GRID = 12
 """Values of λ tried."""
 WINSOR = 0.99
 """Quantile at which squared weighted rewards are cut when λ is plugged in."""
@@ -31,26 +31,20 @@ def lambda_grid(ratio: Tensor) -> list[float]:
     return [float(v) for v in np.geomspace(max(middle, 1e-3) ** 2, 10 * max(largest, 1e-2) ** 2, GRID)]
 
 
-@dataclass(frozen=True)
-class ChosenLambda:
-    """A λ and the estimate it gives."""
+def least_error_lambda(rows: PolicyRows) -> float:
+    """The λ of least (V_λ − V_∞)² + s.e.²: bias as the move away from no shrinkage.
 
-    lam: float
-    estimate: ClusteredTerms
+    With a reward model, the larger of the two errors, with and without it, counts.
+    """
+    views = [ESTIMATORS[name] for name in SHRUNK[: 1 + rows.has_reward_model]]
+    unshrunk = [rows.clustered(row, lam=float("inf")) for row in views]
 
+    def error(lam: float) -> float:
+        found = [rows.clustered(row, lam=lam) for row in views]
+        errors = [(a.value - b.value) ** 2 + a.jackknife_error**2 for a, b in zip(found, unshrunk, strict=True)]
+        return max(errors)
 
-def least_error_lambda(rows: PolicyRows, name: str = "sn_shrinkage") -> ChosenLambda:
-    """The λ whose estimate has the least (V_λ − V_∞)² + s.e.²: bias as the move away from no shrinkage."""
-    row = ESTIMATORS[name]
-    whole = rows.clustered(row, lam=float("inf"))
-    best: tuple[float, ChosenLambda] | None = None
-    for lam in [*lambda_grid(rows.ratio), float("inf")]:
-        estimate = rows.clustered(row, lam=lam)
-        error = (estimate.value - whole.value) ** 2 + estimate.jackknife_error**2
-        if best is None or error < best[0]:
-            best = (error, ChosenLambda(lam, estimate))
-    assert best is not None
-    return best[1]
+    return min([*lambda_grid(rows.ratio), float("inf")], key=error)
 
 
 def log_driven(row: Estimator, lam: Mapping[str, float], gamma: float) -> dict[str, float]:
@@ -80,7 +74,7 @@ def chosen_lambdas(rows: PolicyRows, lam: float | None = None) -> dict[str, floa
     moments = [rows.mean(values.square()) for values in (ratio, ratio * rows.reward)]
     scales = [min((np.log(10) / (count * moment)) ** 0.5, 1.0) if moment > 0 else 1.0 for moment in moments]
     return {
-        "lam": least_error_lambda(rows).lam if lam is None else lam,
+        "lam": least_error_lambda(rows) if lam is None else lam,
         "uips_tight": plug_in_lambda(rows.ratio, rows.reward),
         "log_smoothing": count**-0.5,
         "implicit_exploration": count**-0.5 / 2,

@@ -1,6 +1,7 @@
 """Can this log answer the question at all? Facts about weights and support, and a verdict in plain words."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.stats import norm
 
@@ -181,25 +182,34 @@ def _estimate_checks(estimate: AutoEstimate) -> list[Check]:
 
 
 def _drift(rows: PolicyRows, estimate: AutoEstimate) -> list[Check]:
-    """Whether the mean reward of the later half of the log is another one, by more than the interval is wide."""
+    """Whether rewards, or the weights, are others in the later half of the log."""
     log = rows.log
     if log.timestamp is None or log.timestamp.min() == log.timestamp.max():
         return []
     late = log.timestamp > np.median(log.timestamp)
     if not late.any():
         late = log.timestamp == log.timestamp.max()
+    moved, error = _later_less_earlier(log, log.reward, late)
+    limit = max(CLEAR_DRIFT * error, estimate.interval.high - estimate.interval.low)
+    said = "later less earlier mean {}; its standard error is {:.2g}"
+    meaning = said.format("reward, in shares of the reward range", error)
+    checks = [Check(name="reward drift", value=moved, passed=abs(moved) <= limit, meaning=meaning)]
+    moved, error = _later_less_earlier(log, rows.ratio.double().numpy(), late)
+    meaning = said.format("weight, 0 where the propensities follow the logger through time", error)
+    passed = abs(moved) <= 3 * error + MEAN_WEIGHT_SLACK
+    return [*checks, Check(name="logging drift", value=moved, passed=passed, meaning=meaning)]
+
+
+def _later_less_earlier(log: LoggedData, values: Array, late: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """The difference of two means over events, and its clustered error."""
     events = np.ones(log.n_rows) if log.row_weight is None else log.row_weight
     influence = np.zeros(log.n_rows)
     means = []
     for half in (late, ~late):
         total = events[half].sum()
-        means.append(float((events * log.reward)[half].sum() / total))
-        influence[half] = (events * (log.reward - means[-1]))[half] / total * (1 if half is late else -1)
-    moved = means[0] - means[1]
-    error = float(np.sqrt(np.square(np.bincount(log.cluster_index, influence)).sum()))
-    limit = max(CLEAR_DRIFT * error, estimate.interval.high - estimate.interval.low)
-    meaning = f"later less earlier mean reward, in shares of the reward range; its standard error is {error:.2g}"
-    return [Check(name="reward drift", value=moved, passed=abs(moved) <= limit, meaning=meaning)]
+        means.append(float((events * values)[half].sum() / total))
+        influence[half] = (events * (values - means[-1]))[half] / total * (1 if half is late else -1)
+    return means[0] - means[1], float(np.sqrt(np.square(np.bincount(log.cluster_index, influence)).sum()))
 
 
 def _verdict(failed: list[Check], supported: float | None, rows: PolicyRows) -> Verdict:
@@ -225,12 +235,14 @@ def _reason(check: Check, unit: str) -> str:
         + f" (beyond {HEAVIEST_TAIL:g} they need not have a mean: a few rows that the log does not hold would decide)",
         "reward drift": "the mean reward of the later half of the log differs by {:.2g} of the reward range from that "
         "of the earlier half, more than the interval is wide: the value depends on when it is asked for",
+        "logging drift": "the mean weight of the later half of the log differs by {:.2g} from that of the earlier: the "
+        "logger changed, and the estimated propensities do not follow it",
         "mean weight": "mean weight is {:.3g} (1 if the estimated propensities are right)",
         "contexts shown one action": "{:.1%} of repeated contexts were shown a single action",
         "certain logging": "{:.1%} of rows have a logging probability above "
         + f"{CERTAIN:.0%} (a deterministic logger says nothing about other actions)",
-        "repeats": f"the same {unit} got the same action {{:.1f}} times as often as the columns explain: the logger "
-        "knew more than they hold",
+        "repeats": f"the same {unit} got the same action {{:.1f}} times as often as the estimated propensities say: "
+        "the logger knew more than they do",
         "reward varies": "every row has the same reward",
         "agreement of views": "estimates with and without a reward model are {:.3g} standard errors apart"
         + f" (at most {CONTRADICTION:g} are acceptable)",

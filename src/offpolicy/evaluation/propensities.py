@@ -181,8 +181,7 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
     ids = log.actions.vocabulary.decode(flagged) if flagged else []
     train, rest = log.split((0.5, 0.5), seed=seed) if len(np.unique(cluster)) > 1 else (log, log)
     assert rest.logging_prob is not None
-    quick = FitConfig(epochs=20, patience=1, seed=seed)
-    own = logged_log_prob(fit_logging_policy(train, "auto", config=quick, seed=seed), rest).numpy()
+    own = logged_log_prob(fit_logging_policy(train, "auto", config=FitConfig.quick(seed), seed=seed), rest).numpy()
     gain, gain_error = _clustered_mean(own - np.log(rest.logging_prob), rest.cluster_index)
     beaten = gain > 3 * gain_error + 0.01
     consistent = abs(mean - 1) <= 4 * error + 0.01 and not flagged and not beaten

@@ -1,7 +1,7 @@
 """Everything the estimators need to know about one policy on one log, row by row."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,10 @@ from offpolicy.policies import Policy, aligned, row_weights, tensor
 from offpolicy.rewards import RewardModel
 
 BASIC = ("log_ratio", "log_logging", "uncertainty", "sample_size")
+PERIODS = 20
+"""Consecutive periods that are units of independence for errors over time."""
+LEAST_IN_PERIOD = 50
+"""Rows below which a period tells nothing."""
 INDEX_INPUTS = ("action", "context_index")
 """Inputs that are the log's own arrays, widened only for the rows at hand."""
 
@@ -196,3 +200,15 @@ class PolicyRows:
             weight = None if self.row_weight is None else self.row_weight[part]
             sums.add(batch, self.cluster[part].long(), weight)
         return sums.finish()
+
+    @cached_property
+    def by_period(self) -> "PolicyRows | None":
+        """The same rows with 20 consecutive periods of about equal size as clusters; None without enough times."""
+        times = self.log.timestamp
+        if times is None or len(times) < PERIODS * LEAST_IN_PERIOD:
+            return None
+        edges = np.quantile(times, np.linspace(0, 1, PERIODS + 1)[1:-1])
+        if len(np.unique(edges)) < len(edges) or edges[-1] == times.max():
+            return None  # too few distinct times
+        period = np.searchsorted(edges, times, side="left").astype(np.int32)
+        return replace(self, log=replace(self.log, cluster=period))

@@ -6,8 +6,9 @@ shrunk weights and with bare ones, with and without a reward model. Around the v
     z(level)·√(error² + propensity²) + distance/2 + misweighted
 
 - *error*: the largest clustered standard error of the views; that of the bare weights counts up to twice that of the
-  shrunk ones, because what shrinking gains in variance it may lose in bias;
-- *propensity*: the first-order effect of log β̂'s standard deviation U on the number, errors common to an action's rows;
+  shrunk ones, because what shrinking gains in variance it may lose in bias. Where there are times and the number moves
+  from period to period clearly more than independent clusters would let it, the error over periods counts instead;
+- *propensity*: the first-order effect of log β̂'s standard deviation U on that view, errors common to an action's rows;
 - *distance*: the range of the views, what is left when weights and rewards are modelled differently;
 - *misweighted*: where the weights do not average to 1, that share of the policy's choices is weighed wrongly, and may
   have other rewards, by a third of their standard deviation.
@@ -27,6 +28,9 @@ from offpolicy.evaluation.clusters import ClusterStatistic
 
 MISWEIGHTED = 1 / 3
 """How many standard deviations of the rewards the misweighted choices may differ by."""
+CLEARLY_MORE = 1.5
+"""How many times the clustered error the error over periods must be to count; over 20 periods its relative standard
+deviation is about a sixth."""
 MOST_BARE = 2.0
 """How many times the error of the shrunk views the error of the bare ones may count."""
 
@@ -45,6 +49,8 @@ class Width:
     """Distance of the views in standard errors of the shrunk ones."""
     refusal: str = ""
     """Why there is no error; empty where there is one."""
+    note: str = ""
+    """A caveat on the error; usually empty."""
 
     @property
     def scale(self) -> float:
@@ -80,13 +86,14 @@ def quantile(level: float) -> float:
 def width_of(
     shrunk: Sequence[ClusterStatistic],
     bare: Sequence[ClusterStatistic],
-    effects: Sequence[Tensor],
+    effects: Tensor | None,
     misweighted: float,
+    by_period: ClusterStatistic | None = None,
 ) -> Width:
     """The parts of the half-width around the last of the shrunk views.
 
-    `effects` are the effects of one standard deviation of log β̂ on each shrunk view, by action; `misweighted` is
-    the misweighted share times the standard deviation of the rewards.
+    `effects` are the effects of one standard deviation of log β̂ on that view, by action; `misweighted` is the
+    misweighted share times the standard deviation of the rewards; `by_period` is the last view over periods of time.
     """
     views = (*shrunk, *bare)
     extra = misweighted * MISWEIGHTED
@@ -95,9 +102,15 @@ def width_of(
         return Width(0.0, 0.0, 0.0, refusal=refusal)
     largest = max(view.jackknife_error for view in shrunk)
     distance = max(view.value for view in views) - min(view.value for view in views)
+    error, note = min(max(view.jackknife_error for view in views), MOST_BARE * largest), ""
+    if by_period is not None and error * CLEARLY_MORE < by_period.jackknife_error < np.inf:
+        times = by_period.jackknife_error / error
+        error = by_period.jackknife_error
+        note = f"the error is {times:.1f} times that of independent clusters, because the value moves over time"
     return Width(
-        error=min(max(view.jackknife_error for view in views), MOST_BARE * largest),
-        propensity=max((float(effect.norm()) for effect in effects), default=0.0),
+        error=error,
+        propensity=0.0 if effects is None else float(effects.norm()),
         fixed=distance / 2 + extra,
         disagreement=distance / largest if largest > 0 else 0.0,
+        note=note,
     )

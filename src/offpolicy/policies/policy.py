@@ -146,6 +146,21 @@ def logged_log_prob(policy: Policy, log: LoggedData) -> Tensor:
     return result
 
 
+def drawn_actions(log_probs: Tensor, row: Tensor, uniform: Tensor) -> Tensor:
+    """An action for each row from the distribution of its context, by inverting its CDF at a uniform number.
+
+    `log_probs` is (contexts, actions), `row` the context of each row. Rows are taken in pieces, so that no more than
+    the size of a few million numbers is made of them.
+    """
+    below = log_probs.double().exp().cumsum(1)
+    last = below.shape[1] - 1
+    drawn = torch.empty(len(row), dtype=torch.int64)
+    for part in torch.split(torch.arange(len(row)), max(1, (1 << 22) // below.shape[1])):
+        own = below[row[part]]
+        drawn[part] = torch.searchsorted(own, (uniform[part] * own[:, -1])[:, None], right=True).squeeze(1)
+    return drawn.clamp(max=last)
+
+
 def aligned(policy: Policy, actions: ActionTable, name: str = "policy") -> Policy:
     """The policy with its actions in the order of another table, matched by id.
 

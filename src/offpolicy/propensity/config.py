@@ -36,6 +36,11 @@ class FitConfig:
     show_progress: bool | None = None
     """Show a progress bar: always, never, or (None) only on a terminal."""
 
+    @classmethod
+    def quick(cls, seed: int = 0) -> "FitConfig":
+        """Few passes, for a first look at a log."""
+        return cls(epochs=20, patience=1, seed=seed)
+
 
 @dataclass(frozen=True)
 class FitOutcome:

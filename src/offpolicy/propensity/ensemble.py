@@ -117,7 +117,7 @@ def fit_ensemble(log: LoggedData, view: TimeView | None, by: Any, config: FitCon
 def _by_folds(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
     """Every row judged by a model that did not see it."""
     ids = id_columns(log.contexts)
-    fold = log.row_folds(FOLDS, config.seed) if ids else log.folds(FOLDS, by, config.seed)
+    fold = _folds(log, FOLDS, by, config.seed)
     check_events(log, fold)
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(fold != 0), seen.take(fold == 0)
@@ -138,14 +138,13 @@ def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitCo
     ids = id_columns(log.contexts)
     sample = shortened(log, config.seed)
     sampled = sample if view is None else view.seen(sample)
-    fold = sample.row_folds(FOLDS, config.seed) if ids else sample.folds(FOLDS, by, config.seed)
+    fold = _folds(sample, FOLDS, by, config.seed)
     part, rest = sampled.take(fold != 0), sampled.take(fold == 0)
     few = replace(config, epochs=min(config.epochs, PASSES), patience=1)
     first = {name: FAMILIES[name].fit(part, rest, None, few) for name in families_for(sampled)}
     log_probs = {name: logged_log_prob(model.policy, rest) for name, (model, _) in first.items()}
     names = {*_missed(log_probs, rest), "uniform", "popularity", "linear"}
-    parts = round(max(10, log.n_rows / JUDGES))
-    judges = (log.row_folds(parts, config.seed) if ids else log.folds(parts, by, config.seed)) == 0
+    judges = _folds(log, round(max(10, log.n_rows / JUDGES)), by, config.seed) == 0
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(~judges), seen.take(judges)
     tried = {name: _longer(name, outcome, train, valid, few) for name, (_, outcome) in first.items() if name in names}
@@ -158,6 +157,11 @@ def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitCo
     members = _members(kept, shares, _weights(new, valid) if new else shares, outcomes)
     whole = _joined(members, [(tried[name][0],) for name in kept], train)
     return Ensemble(whole, logged_log_prob(whole.policy, seen), members, tried, (train, valid), whole)
+
+
+def _folds(log: LoggedData, parts: int, by: Any, seed: int) -> npt.NDArray[np.int64]:
+    """The part of each row: whole groups, but single rows where ids are known, so that each id is in every part."""
+    return log.row_folds(parts, seed) if id_columns(log.contexts) else log.folds(parts, by, seed)
 
 
 def _longer(name: str, outcome: FitOutcome, train: LoggedData, valid: LoggedData, config: FitConfig) -> Fit:
@@ -187,9 +191,14 @@ def families_for(log: LoggedData) -> list[str]:
         names += ["greedy_linear", "network", *(["towers"] if id_columns(log.contexts) else [])]
         if log.n_contexts * log.width <= TOP_K_NUMBERS:
             names.append("top_k")
-        if log.n_actions <= TREE_ACTIONS and not missing_trees():
+        if worth_trees(log) and not missing_trees():
             names.append("trees")
     return names
+
+
+def worth_trees(log: LoggedData) -> bool:
+    """Whether trees are tried on a log of this size, where LightGBM can be loaded."""
+    return log.n_rows >= FEWEST_ROWS and log.n_actions <= TREE_ACTIONS
 
 
 def shortened(log: LoggedData, seed: int, rows: int = SAMPLE_ROWS, numbers: int = SAMPLE_NUMBERS) -> LoggedData:

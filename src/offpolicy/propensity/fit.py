@@ -14,7 +14,7 @@ from offpolicy.log import ActionTable, FeatureTable, LoggedData
 from offpolicy.models import Normaliser, id_columns, pooled_ids
 from offpolicy.policies import choice_log_probs, logged_log_prob, missing_trees, rows_only
 from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
-from offpolicy.propensity.ensemble import TREE_ACTIONS, Member, fit_ensemble, refit
+from offpolicy.propensity.ensemble import Member, fit_ensemble, refit, worth_trees
 from offpolicy.propensity.families import family_of
 from offpolicy.propensity.model import Family, FittedModel
 from offpolicy.propensity.quality import measure
@@ -105,7 +105,7 @@ class LoggingPolicy:
         names = [one.name for one in self.members] or [self.model]
         if not any(name in EMBEDDING for name in names):
             notes += [f"{text} 'towers' gives each its own." for text in pooled_ids(self.log.contexts)]
-        if self.model == "auto" and self.log.n_actions <= TREE_ACTIONS and (missing := missing_trees()):
+        if self.candidates and worth_trees(self.log) and (missing := missing_trees()):
             notes.append(f"{missing} They were left out.")
         return " ".join(notes)
 

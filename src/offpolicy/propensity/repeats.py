@@ -15,17 +15,20 @@ from scipy.stats import norm
 
 from offpolicy.log import CategoricalColumn, LoggedData
 from offpolicy.models import id_columns
-from offpolicy.policies import all_log_probs
+from offpolicy.policies import all_log_probs, tensor
 from offpolicy.propensity.ensemble import shortened
 from offpolicy.propensity.fit import LoggingPolicy
 
+Array = npt.NDArray[Any]
 ROWS, NUMBERS = 30_000, 20_000_000
 """Most rows and most rows × actions that are looked at; of a longer log a share of its units."""
 FEWEST_PAIRS = 50.0
 """Expected pairs of equal actions below which nothing can be said."""
 TOLERATED, TOLERATED_OF_IDS = 0.15, 1.0
 """An excess that β̂'s own shrinkage explains; where the unit's id is a column of the context, β̂ pools units towards
-their features, and a larger one."""
+their features, and a larger one does no harm unless it goes with the rewards."""
+LINKED = 3.0
+"""Standard errors beyond which an excess goes with the rewards."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,15 @@ class Repeats:
     units: int
     rows: int
     """Rows that were looked at."""
-    tolerated: float = TOLERATED
-    """The excess that is no sign of anything."""
+    reward_link: float = 0.0
+    """Whether actions that a unit gets more often than β̂ says pay more than they do elsewhere, as a z-score."""
+    ids_given: bool = False
+    """Whether a column of the context tells the unit."""
+
+    @property
+    def tolerated(self) -> float:
+        """The excess that is no sign of anything."""
+        return TOLERATED_OF_IDS if self.ids_given and abs(self.reward_link) <= LINKED else TOLERATED
 
     @property
     def p_value(self) -> float:
@@ -50,12 +60,12 @@ class Repeats:
 
     @property
     def flagged(self) -> bool:
-        """Whether the logger knew more about units than the context tells."""
+        """Whether the logger knew more about units than β̂ does."""
         return self.p_value < 0.01
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self) | {"flagged": self.flagged}
+        return asdict(self) | {"tolerated": self.tolerated, "flagged": self.flagged}
 
 
 def repeat_test(logging_policy: LoggingPolicy, log: LoggedData | None = None, seed: int = 0) -> Repeats | None:
@@ -63,19 +73,20 @@ def repeat_test(logging_policy: LoggingPolicy, log: LoggedData | None = None, se
     log = logging_policy.log if log is None else log
     if logging_policy.rows_only or np.bincount(log.cluster_index).max() < 2:
         return None
-    log = shortened(log, seed, ROWS, min(NUMBERS, ROWS * log.n_actions))
-    if log.n_rows * log.n_actions > NUMBERS:
-        log = shortened(log, seed, max(1, NUMBERS // log.n_actions), NUMBERS)
+    log = shortened(log, seed, min(ROWS, max(1, NUMBERS // log.n_actions)), NUMBERS)
     unit, row_unit = np.unique(log.cluster_index, return_inverse=True)
-    observed = _equal_pairs(row_unit, log.action, log.n_actions, len(unit))
-    expected = _expected_pairs(logging_policy, log, row_unit, len(unit))
+    equal = _others_alike(row_unit, log.action, log.n_actions)
+    expected, expected_equal = _expected_pairs(logging_policy, log, row_unit, len(unit))
+    observed = np.bincount(row_unit, equal, len(unit)) / 2
     total = float(expected.sum())
     if total < FEWEST_PAIRS:
         return None
     ratio = float(observed.sum()) / total
     error = float(np.sqrt(np.square(observed - ratio * expected).sum())) / total
-    tolerated = TOLERATED_OF_IDS if _unit_is_column(log) else TOLERATED
-    return Repeats(ratio, error, float(observed.sum()), total, len(unit), log.n_rows, tolerated)
+    link = _reward_link(log, row_unit, equal - expected_equal)
+    return Repeats(
+        ratio, error, float(observed.sum()), total, len(unit), log.n_rows, link, ids_given=_unit_is_column(log)
+    )
 
 
 def _unit_is_column(log: LoggedData) -> bool:
@@ -92,22 +103,29 @@ def _unit_is_column(log: LoggedData) -> bool:
     return False
 
 
-def _equal_pairs(
-    row_unit: npt.NDArray[Any], action: npt.NDArray[Any], n_actions: int, units: int
-) -> npt.NDArray[np.float64]:
-    """Pairs of rows of each unit with one action."""
-    pair, count = np.unique(row_unit.astype(np.int64) * n_actions + action, return_counts=True)
-    return np.asarray(np.bincount(pair // n_actions, count * (count - 1) / 2, units), dtype=np.float64)
+def _others_alike(row_unit: Array, action: npt.NDArray[Any], n_actions: int) -> npt.NDArray[np.float64]:
+    """Of each row, the other rows of its unit with the same action."""
+    pair = row_unit.astype(np.int64) * n_actions + action
+    _, place, count = np.unique(pair, return_inverse=True, return_counts=True)
+    return (count[place] - 1).astype(np.float64)
+
+
+def _reward_link(log: LoggedData, row_unit: Array, excess: npt.NDArray[np.float64]) -> float:
+    """Σ excess·(r − mean reward of the action) over its standard error; units are independent."""
+    mean = np.bincount(log.action, log.reward, log.n_actions) / np.maximum(log.action_count, 1)
+    by_unit = np.bincount(row_unit, excess * (log.reward - mean[log.action]))
+    spread = float(np.sqrt(np.square(by_unit).sum()))
+    return float(by_unit.sum()) / spread if spread > 0 else 0.0
 
 
 def _expected_pairs(
-    logging_policy: LoggingPolicy, log: LoggedData, row_unit: npt.NDArray[Any], units: int
-) -> npt.NDArray[np.float64]:
-    """½(|Σ_i β̂(·|x_i)|² − Σ_i |β̂(·|x_i)|²) of each unit."""
+    logging_policy: LoggingPolicy, log: LoggedData, row_unit: Array, units: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """½(|Σ_i β̂(·|x_i)|² − Σ_i |β̂(·|x_i)|²) of each unit, and Σ_{j≠i} β̂(a_i|x_j) of each row."""
     model, log = logging_policy.whole.in_view(log)
     order = np.argsort(row_unit, kind="stable")
     starts = np.searchsorted(row_unit[order], np.arange(units + 1))
-    result = np.zeros(units)
+    pairs, alike = np.zeros(units), np.zeros(log.n_rows)
     size = max(1, (1 << 22) // log.n_actions)
     first = 0
     while first < units:
@@ -118,6 +136,8 @@ def _expected_pairs(
         local = torch.from_numpy(row_unit[rows] - first)
         sums = torch.zeros(last - first, log.n_actions, dtype=torch.float64).index_add_(0, local, probs)
         own = torch.zeros(last - first, dtype=torch.float64).index_add_(0, local, probs.square().sum(1))
-        result[first:last] = ((sums.square().sum(1) - own) / 2).numpy()
+        pairs[first:last] = ((sums.square().sum(1) - own) / 2).numpy()
+        action = tensor(log.action[rows]).long()
+        alike[rows] = (sums[local, action] - probs[torch.arange(len(rows)), action]).numpy()
         first = last
-    return result
+    return pairs, alike

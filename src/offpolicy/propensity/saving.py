@@ -115,13 +115,13 @@ def _packed_model(model: FittedModel, name: str, tensors: Tensors) -> Facts:
         assert isinstance(policy, MixturePolicy)
         return {
             "kind": "ensemble",
-            "mixture": _packed_mixture(policy, name, tensors),
+            "mixture": _packed_mixture(policy),
             "members": [_packed_model(one, f"{name}.{i}", tensors) for i, one in enumerate(model.members)],
         }
     return {"kind": "model", "ridge": model.ridge, "policy": _packed_policy(model.policy, name, tensors)}
 
 
-def _packed_mixture(policy: MixturePolicy, name: str, tensors: Tensors) -> Facts:
+def _packed_mixture(policy: MixturePolicy) -> Facts:
     facts: Facts = {"weights": policy.weights.tolist()}
     if policy.new_ids is not None:
         facts["new_ids"] = [column.to_json() for column in policy.new_ids.columns]
@@ -141,7 +141,7 @@ def _packed_policy(policy: Policy, name: str, tensors: Tensors) -> Facts:
             }
         case MixturePolicy():
             parts = [_packed_policy(one, f"{name}.part{i}", tensors) for i, one in enumerate(policy.members)]
-            return {"kind": "mixture", "mixture": _packed_mixture(policy, name, tensors), "parts": parts}
+            return {"kind": "mixture", "mixture": _packed_mixture(policy), "parts": parts}
         case ScorerPolicy() | RandomTopK():
             tensors[f"{name}/excluded"] = torch.isneginf(policy.bias).to(torch.uint8)
             for key, values in policy.scorer.state_dict().items():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.log import LoggedData
-from offpolicy.policies import choice_log_probs, logged_log_prob
+from offpolicy.policies import choice_log_probs, drawn_actions, logged_log_prob
 from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy
 from offpolicy.seeding import torch_generator
@@ -107,16 +107,12 @@ def redraw_actions(log: LoggedData, logging_policy: LoggingPolicy, random: torch
     model, seen = logging_policy.whole.in_view(log)
     for tile in seen.batches():
         contexts = seen.contexts.take(tile.contexts)
-        mass = choice_log_probs(model.policy, contexts).double().exp().cumsum(1)
         uniform = torch.rand(len(tile.rows), generator=random, dtype=torch.float64)
-        for part in torch.split(torch.arange(len(tile.rows)), max(1, (1 << 22) // log.width)):
-            own = mass[tile.row_context[part]]
-            drawn = torch.searchsorted(own, (uniform[part] * own[:, -1])[:, None], right=True).squeeze(1)
-            drawn = drawn.clamp(max=own.shape[1] - 1)
-            if contexts.candidates is not None:
-                offered = torch.from_numpy(contexts.candidates.padded())
-                drawn = offered[tile.row_context[part], drawn]
-            action[tile.rows[part]] = drawn
+        row = torch.from_numpy(tile.row_context)
+        drawn = drawn_actions(choice_log_probs(model.policy, contexts), row, uniform)
+        if contexts.candidates is not None:
+            drawn = torch.from_numpy(contexts.candidates.padded())[row, drawn]
+        action[tile.rows] = drawn
     return replace(log, action=action.numpy(), reward=np.zeros(log.n_rows), logging_prob=None)
 
 

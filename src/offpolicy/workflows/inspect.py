@@ -19,6 +19,11 @@ DETERMINISTIC = 0.9
 """Share of repeated contexts with one action beyond which the logger looks deterministic."""
 RARE = 10
 """Rows below which an action is called rare."""
+ON_REPEATS = {
+    False: "Add what it looked at to the context, the id itself if need be.",
+    True: "There are too few rows of each id to estimate it: add the features that the logger looked at, or more rows.",
+}
+"""What to do where units repeat their actions, by whether their ids are in the context."""
 DAMAGED = 0.05
 """Mean weight this far from 1, beyond three of its errors, says that β̂ misses something."""
 
@@ -58,7 +63,7 @@ _QUANTILES = {"least": 0.0, "median": 0.5, "most": 1.0}
 
 
 def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
-    beta = fit_logging_policy(log, "auto", config=FitConfig(epochs=20, patience=1, seed=seed), seed=seed)
+    beta = fit_logging_policy(log, "auto", config=FitConfig.quick(seed), seed=seed)
     certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
     quality = beta.quality.to_json()
     quality.pop("bins")
@@ -104,8 +109,8 @@ def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
     if repeats is not None and repeats["flagged"]:
         said.append(
             f"The same {'user (cluster)' if log.cluster is not None else 'context'} got the same action "
-            f"{repeats['ratio']:.2f} times as often as the columns explain: the logger knew more than they hold, and "
-            "every estimate is biased by what it knew. Add what it looked at to the context, the id itself if need be."
+            f"{repeats['ratio']:.2f} times as often as the estimated propensities say: the logger knew more than they "
+            f"do, and every estimate is biased by what it knew. {ON_REPEATS[repeats['ids_given']]}"
         )
     if model["note"]:
         said.append(model["note"])
