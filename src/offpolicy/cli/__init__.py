@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from offpolicy import __version__
-from offpolicy.cli import demo, evaluate, export, inspect, learn, recommend, report, reproduce, tune
+from offpolicy.cli import convert, demo, evaluate, export, inspect, learn, recommend, report, reproduce, tune
 from offpolicy.errors import OffPolicyError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("tune")(tune.tune)
 app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("convert")(convert.convert)
 app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 

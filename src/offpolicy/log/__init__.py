@@ -30,6 +30,7 @@ from offpolicy.log.formats.vowpal_log import range_of_rewards, read_vowpal, to_c
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.offers import Offers
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import read_log
@@ -55,6 +56,7 @@ __all__ = [
     "LogSchema",
     "LoggedData",
     "NumericColumn",
+    "Offers",
     "Origin",
     "Part",
     "RawColumns",

@@ -11,7 +11,7 @@ import polars as pl
 from offpolicy.errors import LogError
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.encode import RawColumns, feature_table
-from offpolicy.log.features import Kind, Vocabulary
+from offpolicy.log.features import FeatureTable, Kind, Vocabulary
 from offpolicy.log.ids import Codes, codes_in
 from offpolicy.log.origin import Origin, Part, shown
 from offpolicy.log.tables import Table
@@ -66,6 +66,15 @@ class Offers:
             ids = ids.cast(shown_ids.dtype)
         return Vocabulary.of(pl.concat([shown_ids.rename("id"), ids.rename("id")]))
 
+    def feature_table(self, kinds: Mapping[str, Kind]) -> FeatureTable | None:
+        """The features of all candidates one after another; None where there are none."""
+        if not self.features:
+            return None
+        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        flat = Origin((_Flat(self.origin.name, len(owner), None, _mark(self.origin), owner),))
+        own = {name: kind for name, kind in kinds.items() if name in self.features}
+        return feature_table(RawColumns(dict(self.features), own, flat))
+
     def sets(self, vocabulary: Vocabulary, action: Codes, kinds: Mapping[str, Kind]) -> Candidates:
         """The candidates of every row, the one that was shown among them."""
         codes = codes_in(self.ids.cast(vocabulary.ids.dtype), vocabulary.ids)
@@ -76,12 +85,7 @@ class Offers:
             remedy = "Add the id to actions, or drop the candidate."
             raise self.origin.bad_value(self.column, int(owner[place]), self.ids[place], rule, remedy)
         offsets = np.concatenate(([0], np.cumsum(self.sizes)))
-        table = None
-        if self.features:
-            flat = Origin((_Flat("", len(codes), None, _mark(self.origin), self.origin, owner),))
-            own = {name: kind for name, kind in kinds.items() if name in self.features}
-            table = feature_table(RawColumns(dict(self.features), own, flat))
-        sets = Candidates.of(offsets, codes, vocabulary, table)
+        sets = Candidates.of(offsets, codes, vocabulary, self.feature_table(kinds))
         missing = sets.places(np.arange(len(sets)), action) < 0
         if missing.any():
             row = int(np.argmax(missing))
@@ -96,7 +100,6 @@ class Offers:
 class _Flat(Part):
     """Candidates one after another, each in the row that it belongs to."""
 
-    rows: Origin | None = None
     owner: npt.NDArray[np.int64] | None = None
 
     def place(self, row: int) -> str:

@@ -11,7 +11,7 @@ from offpolicy.models.all_actions import (
     total_expectation,
 )
 from offpolicy.models.choices import Offered, candidate_logits, log_softmax_of_some
-from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn, column_from_json
+from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, IdPositions, NumberColumn, column_from_json
 from offpolicy.models.encoders import DesignMatrix, pooled_ids
 from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
 from offpolicy.models.network import NetworkScorer, id_columns, network_scorer
@@ -56,6 +56,7 @@ __all__ = [
     "FittedColumn",
     "Full",
     "IdColumn",
+    "IdPositions",
     "InBatch",
     "LinearScorer",
     "LoggingTwoTower",
