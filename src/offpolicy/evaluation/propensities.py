@@ -216,7 +216,7 @@ def _action_scores(log: LoggedData, recorded: npt.NDArray[np.float64]) -> npt.ND
     expected: float | npt.NDArray[np.float64] = float(log.n_rows)
     if log.candidates is not None:
         rows = np.bincount(log.context_index, minlength=log.n_contexts)[log.candidates.owner]
-        expected = np.bincount(log.candidates.codes, rows, log.n_actions)
+        expected = np.bincount(log.candidates.codes, rows, log.n_actions).astype(np.float64)
     # An action never logged has no variance of its own; with p unknown its absence cannot be tested.
     return np.asarray(np.divide(total - expected, spread_of, out=np.zeros(log.n_actions), where=spread_of > 0))
 
