@@ -116,27 +116,28 @@ def largest_difference() -> float:
     return max(float((a - b).abs().max()) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
-def one_run(kind: Kind, seed: int) -> dict[str, Any]:
+def one_run(kind: Kind, seed: int, model: str) -> dict[str, Any]:
     """A fresh log of a world, evaluated with its sets and without them."""
     world = RequestWorld.make(kind, seed % WORLDS)
     log = world.log(ROWS, 1000 + seed)
-    truth = world.value(world.target)
-    found: dict[str, Any] = {"kind": kind, "seed": seed, "truth": truth}
+    truth = world.value(world.target, 50_000)
+    found: dict[str, Any] = {"kind": kind, "seed": seed, "model": model, "truth": truth}
     blind = replace(log, contexts=FeatureTable(dict(log.contexts)))
     for name, one in (("given", log), ("withheld", blind)):
-        result = evaluate(one, {"target": world.target}).policies["target"]
+        result = evaluate(one, {"target": world.target}, logging_policy=model).policies["target"]
         found[name] = [result.interval.low, result.interval.high, result.preflight.verdict.answerable]
     return found
 
 
-def coverage(runs: int, out: Path, as_json: bool) -> None:
+def coverage(runs: int, model: str, out: Path, as_json: bool) -> None:
     """Run what is missing and print the figures."""
-    done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    lines = out.read_text().splitlines() if out.exists() else []
+    done = [one for one in map(json.loads, lines) if one["model"] == model]
     known = {(one["kind"], one["seed"]) for one in done}
     for seed in range(runs):
         for kind in KINDS:
             if (kind, seed) not in known:
-                done.append(one_run(kind, seed))
+                done.append(one_run(kind, seed, model))
                 with out.open("a") as file:
                     file.write(json.dumps(done[-1]) + "\n")
     for kind in KINDS:
@@ -145,7 +146,12 @@ def coverage(runs: int, out: Path, as_json: bool) -> None:
             answered = [one for one in own if one[name][2]]
             covered = [one[name][0] <= one["truth"] <= one[name][1] for one in answered]
             width = float(np.median([one[name][1] - one[name][0] for one in own]))
-            facts = {"runs": len(own), "answered": len(answered) / len(own), "median_width": round(width, 4)}
+            facts = {
+                "model": model,
+                "runs": len(own),
+                "answered": len(answered) / len(own),
+                "median_width": round(width, 4),
+            }
             note = f"{len(answered)} of {len(own)} answered, median width {width:.3f}"
             limit = 0.93 if name == "given" else None
             value = float(np.mean(covered)) if covered else float("nan")
@@ -165,12 +171,13 @@ def main() -> None:
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--coverage", action="store_true", help="coverage of intervals instead of speed")
     parser.add_argument("--runs", type=int, default=40, help="logs of each world")
+    parser.add_argument("--model", default="auto", help="model of the logging policy")
     parser.add_argument("--out", type=Path, default=Path("runs/requests_coverage.jsonl"), help="finished runs")
     options = parser.parse_args()
     if options.coverage:
         set_threads(1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        coverage(options.runs, options.out, options.json)
+        coverage(options.runs, options.model, options.out, options.json)
         return
     if options.peak is not None:
         epoch_seconds(make_log(options.peak))
