@@ -5,13 +5,11 @@ Run: python benchmarks/coverage.py [--json] [--runs 100] [--settings 0,1,...] [-
 Every run draws a log, hides its propensities, estimates them as `evaluate` does, and asks for the target's value. A
 setting is answerable if the verdict says so in most runs. Coverage is over the runs that were answered; widths are
 medians, relative to the interval of SNIPS with the true propensities. Finished runs are kept in --out and not
-computed again. Settings 0 to 14 are those that constants were set on, the others are loggers of production that nobody
-tuned; those with hidden information count in `hidden_safe` alone (refused or covered). Other worlds of the same
-settings are drawn by --world.
+computed again. Every run has a world of its own. Settings with hidden information count in `hidden_safe` alone (refused
+or covered). Constants were set on the even settings of worlds 0 and 1.
 """
 
 import argparse
-import functools
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from jester_setting import Jester, JesterSetting
 from offpolicy.engine import Job, WorkerPool
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.auto import auto_estimate, logging_estimate
@@ -27,17 +26,18 @@ from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.evaluation.preflight import preflight
+from offpolicy.evaluation.propensities import under_model
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.propensity import fit_logging_policy, repeat_test
+from offpolicy.propensity import FitConfig, fit_logging_policy, repeat_test
 from offpolicy.rewards.pooled import PooledRewardModel
 from offpolicy.threads import set_threads
 from offpolicy.uncertainty import row_uncertainty
-from production import PRODUCTION, ProductionWorld
+from production import PRODUCTION, Production, ProductionWorld
 from settings import SETTINGS, Setting, World
 
 LEVEL = 0.95
-EVERY = (*SETTINGS, *PRODUCTION)
-"""The settings by number: those that constants were set on, then those that nobody tuned."""
+EVERY = (*SETTINGS, *PRODUCTION, Jester())
+"""The settings by number: the synthetic ones of the first round, loggers as production has them, and Jester."""
 PLAIN = (
     "ips",
     "snips",
@@ -52,6 +52,11 @@ PLAIN = (
     "uips_dr",
     "minvar",
 )
+AS_OBP = ("snips", "sndr")
+"""What a competent user of Open Bandit Pipeline would run: its SNIPW and SNDR, with β̂ by multinomial logistic
+regression (the formula and penalty of scikit-learn's default)."""
+BINS = (0.025, 0.1, 0.3, 0.5, 0.7, 0.9, 0.975)
+"""Edges of the bins of claimed probabilities."""
 PAIRS = (("target", "logging"), ("rival", "logging"), ("target", "rival"))
 LIMITS = {
     "coverage.worst_answerable": 0.93,
@@ -63,19 +68,23 @@ LIMITS = {
 }
 
 
-@functools.cache
-def world_of(number: int, world_seed: int) -> tuple[World | ProductionWorld, dict[str, float]]:
+def world_of(number: int, world_seed: int) -> tuple[World | ProductionWorld | JesterSetting, dict[str, float]]:
     """The world of a setting and the true values of its policies."""
     setting = EVERY[number]
-    world = World(setting, world_seed) if isinstance(setting, Setting) else ProductionWorld(setting, world_seed)
-    return world, world.truths()
+    match setting:
+        case Setting():
+            return (world := World(setting, world_seed)), world.truths()
+        case Production():
+            return (made := ProductionWorld(setting, world_seed)), made.truths()
+        case Jester():
+            return (jester := JesterSetting(setting, world_seed)), jester.truths()
 
 
-def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
+def one_run(task: tuple[int, int]) -> dict[str, Any]:
     """All intervals of one log."""
-    number, seed, world_seed = task
+    number, seed = task
     set_threads(1)
-    world, truths = world_of(number, world_seed)
+    world, truths = world_of(number, seed)
     log = world.log(seed)
     hidden = log.without_propensities()
     beta = fit_logging_policy(hidden, "auto", seed=seed)
@@ -103,6 +112,9 @@ def one_run(task: tuple[int, int, int]) -> dict[str, Any]:
     }
     for row in asked:
         found[row.name] = _normal(rows.clustered(row, **log_driven(row, lam, GAMMA)))
+    plain = under_model(rows, fit_logging_policy(hidden, "linear", config=FitConfig(ridge=1.0, seed=seed), seed=seed))
+    for name in AS_OBP:
+        found[f"{name}, logistic β̂"] = _normal(plain.clustered(ESTIMATORS[name]))
     return {
         "setting": number,
         "seed": seed,
@@ -147,12 +159,12 @@ def _normal(terms: Any) -> list[float]:
     return _ends(INTERVALS["normal"](terms, LEVEL, clip=False))
 
 
-def collect(path: Path, settings: list[int], runs: int, workers: int, world_seed: int = 0) -> list[dict[str, Any]]:
+def collect(path: Path, settings: list[int], runs: int, workers: int) -> list[dict[str, Any]]:
     """Finished runs from the file, and the missing ones computed and appended."""
     path.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     have = {(run["setting"], run["seed"]) for run in done}
-    tasks = [(s, seed, world_seed) for seed in range(runs) for s in settings if (s, seed) not in have]
+    tasks = [(s, seed) for seed in range(runs) for s in settings if (s, seed) not in have]
     jobs = [Job(one_run, (task,), rank=task[1], name=f"setting {task[0]}, seed {task[1]}") for task in tasks]
     with WorkerPool(workers) as pool, path.open("a") as file:
         for finished in pool.work(jobs):
@@ -213,6 +225,17 @@ def _covered_difference(runs: list[dict[str, Any]], place: int) -> dict[str, Any
     }
 
 
+def reliability(runs: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """In bins of the probability of improvement that was claimed: its mean, how often it was true, and of how many."""
+    honest = [run for run in runs if not EVERY[run["setting"]].hidden]
+    claims = [one for run in honest for one in run["differences"] if one["answered"]]
+    claimed = np.array([one["probability"] for one in claims])
+    true = np.array([one["truth"] > 0 for one in claims])
+    bins = np.searchsorted(BINS, claimed, side="right")
+    parts = [bins == b for b in np.unique(bins)]
+    return [{"claimed": float(claimed[p].mean()), "true": float(true[p].mean()), "n": int(p.sum())} for p in parts]
+
+
 def _ratio(width: float, reference: float) -> float | None:
     """Relative width; None where either interval is unbounded in most runs."""
     return width / reference if np.isfinite(width) and np.isfinite(reference) else None
@@ -258,11 +281,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--settings", default=",".join(map(str, range(len(EVERY)))))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--world", type=int, default=0, help="seed of the worlds; give each its own --out")
     parser.add_argument("--out", type=Path, default=Path("runs/coverage.jsonl"))
     options = parser.parse_args()
     settings = [int(s) for s in options.settings.split(",")]
-    table = summarise(collect(options.out, settings, options.runs, options.workers, options.world))
+    runs = collect(options.out, settings, options.runs, options.workers)
+    table = summarise(runs)
     honest = [row for row in table if not row["hidden"]]
     answerable = [row for row in honest if row["answerable"]]
     ratios = [row["methods"]["auto"]["width_ratio"] or 0.0 for row in answerable]
@@ -276,10 +299,13 @@ def main() -> None:
         "coverage.hidden_safe": min((row["safe"] for row in table if row["hidden"] and row["repeated"]), default=1.0),
     }
     if options.json:
-        for row in table:
+        for row in [*table, *({"reliability": one} for one in reliability(runs))]:
             print(json.dumps(row))
     if options.table:
         print(markdown(table))
+        print("| claimed | true | n |\n|---|---|---|")
+        for one in reliability(runs):
+            print(f"| {one['claimed']:.2f} | {one['true']:.2f} | {one['n']} |")
     for name, value in figures.items():
         figure = {"figure": name, "value": round(value, 3), "limit": LIMITS[name], "runs": options.runs}
         print(json.dumps(figure) if options.json else f"{name} = {value:.3f} (limit {LIMITS[name]:.3g})")

@@ -119,12 +119,9 @@ class World:
         """The two targets."""
         return {"target": self, "rival": Rival(self)}
 
-    def truth(self, draws: int = 200_000) -> float:
-        """V(target) over the population of contexts, by a large fresh sample."""
-        return self.truths(draws)["target"]
-
-    def truths(self, draws: int = 200_000) -> dict[str, float]:
+    def truths(self) -> dict[str, float]:
         """The values of target, rival and logging policy over the population of contexts, by a large fresh sample."""
+        draws = min(200_000, max(40_000, 20_000_000 // self.n_actions))
         random = torch_generator(0, "truth", self.setting.name)
         rival = Rival(self)
         totals = {"target": 0.0, "rival": 0.0, "logging": 0.0}

@@ -235,7 +235,7 @@ def test_errors_are_one_paragraph_that_names_the_remedy(folder: Path, tmp_path: 
     cut = tmp_path / "cut.parquet"
     cut.write_bytes((folder / "log.parquet").read_bytes()[:-200])
     assert "is truncated" in refused("inspect", cut)
-    assert "neither a folder" in refused("evaluate", folder / "log.csv", "--policy", "nothing", *COLUMNS)
+    assert "is no column of" in refused("evaluate", folder / "log.csv", "--policy", "nothing", *COLUMNS)
     assert "Invalid value for '--epochs'" in refused("learn", folder / "log.csv", "--out", tmp_path, "--epochs", "no")
     assert "No such command" in refused("lern")
     assert "There is no method 'uipz'" in refused("learn", folder / "log.csv", "--method", "uipz", "--out", tmp_path)

@@ -96,14 +96,14 @@ def test_a_row_a_candidate_is_a_request() -> None:
 @pytest.mark.parametrize(
     ("column", "values", "said"),
     [
-        ("offered", [["q"], ["r", "q"], ["r"], ["p"]], "must hold the action that was shown, 'p', but row 0"),
-        ("offered", [["p"], [], ["r"], ["p"]], "at least one candidate, but row 1"),
-        ("offered", [["p"], ["q"], ["r", "r"], ["p"]], "each candidate once, but row 2"),
-        ("offered", [["p"], ["q"], None, ["p"]], "at least one candidate, but row 2"),
+        ("offered", [["q"], ["r", "q"], ["r"], ["p"]], "must hold the action that was shown, 'p', but row 1"),
+        ("offered", [["p"], [], ["r"], ["p"]], "at least one candidate, but row 2"),
+        ("offered", [["p"], ["q"], ["r", "r"], ["p"]], "each candidate once, but row 3"),
+        ("offered", [["p"], ["q"], None, ["p"]], "at least one candidate, but row 3"),
         (
             "price",
             [[1.0], [3.0, 4.0], [1.0, 2.0, 3.0], [2.0, 1.0]],
-            "one value for each candidate in 'offered', but row 0",
+            "one value for each candidate in 'offered', but row 1",
         ),
         ("offered", [[1], [2], [3], [4]], "ids of type"),
     ],

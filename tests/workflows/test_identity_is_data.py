@@ -11,10 +11,10 @@ import torch
 
 import offpolicy
 from offpolicy.datasets import LinearSoftmaxWorld
+from offpolicy.drawing import decimals
 from offpolicy.errors import OffPolicyError
 from offpolicy.log import LoggedData, Vocabulary
 from offpolicy.propensity import fits_done
-from offpolicy.report.numbers import decimals
 from offpolicy.workflows.holdout import Holdout, unseen_part
 from offpolicy.workflows.run import check_folder
 from small_log import a_frame, refused, run

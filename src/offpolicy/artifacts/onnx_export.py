@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import torch
 
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.onnx_graph import (
     NO_INTEGER,
     ROWS,
@@ -26,7 +25,7 @@ from offpolicy.artifacts.onnx_parity import Parity, check_parity, runtime_module
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.atomic import atomic_file
 from offpolicy.checks import Range, check_number
-from offpolicy.errors import ParameterError
+from offpolicy.errors import ArtifactError, ParameterError
 from offpolicy.models import CandidateScorer, FittedColumn, IdColumn, IdPositions, NumberColumn
 
 CANDIDATES = "candidates"
@@ -140,7 +139,19 @@ def _metadata(saved: SavedPolicy) -> dict[str, str]:
         "missing": json.dumps(missing, ensure_ascii=False),
         "bag_lengths": json.dumps({name: length_name(name) for name in saved.encoder.bags}, ensure_ascii=False),
         "method": saved.metadata.method or "",
+        "actions": json.dumps(saved.actions.vocabulary.to_list(), ensure_ascii=False),
+        "serving": json.dumps(_serving(saved), ensure_ascii=False),
         "versions": json.dumps(saved.document.versions),
+    }
+
+
+def _serving(saved: SavedPolicy) -> dict[str, Any]:
+    """What a server of the exported file needs to know beyond the graph."""
+    numbers = [column for column in saved.policy.scorer.columns if isinstance(column, NumberColumn)]
+    return {
+        "roles": (saved.metadata.model_extra or {}).get("roles"),
+        "reward_range": saved.reward_range,
+        "means": {column.name: column.mean.tolist() for column in numbers},
     }
 
 

@@ -70,7 +70,9 @@ class SavedPolicy:
     @cached_property
     def encoder(self) -> ContextEncoder:
         """What reads contexts for it."""
-        return ContextEncoder(self.policy.scorer)
+        roles = (self.metadata.model_extra or {}).get("roles")
+        missing = roles.get("missing") if isinstance(roles, dict) else None
+        return ContextEncoder(self.policy.scorer, missing if isinstance(missing, dict) else None)
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """log π(·|x), (contexts, actions), in the order of its own `actions`."""

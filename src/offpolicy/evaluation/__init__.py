@@ -5,6 +5,7 @@ from offpolicy.evaluation.clusters import clustered
 from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.evaluate import Evaluator, evaluate
 from offpolicy.evaluation.groups import action_groups, learned_groups
+from offpolicy.evaluation.guardrails import Guardrail
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_in_lambda
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
@@ -31,6 +32,7 @@ __all__ = [
     "TOP_P_INPUTS",
     "ActionSets",
     "Evaluator",
+    "Guardrail",
     "Options",
     "PolicyRows",
     "Ranking",

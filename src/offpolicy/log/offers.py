@@ -56,6 +56,14 @@ class Offers:
             flat[name] = own.explode()
         return cls(column, ids, sizes, flat, origin)
 
+    def take(self, rows: npt.NDArray[np.int64]) -> "Offers":
+        """Those of some rows."""
+        sizes = self.sizes[rows]
+        starts, ends = (np.cumsum(self.sizes) - self.sizes)[rows], np.cumsum(sizes)
+        flat = pl.Series(np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum())))
+        features = {name: values.gather(flat) for name, values in self.features.items()}
+        return Offers(self.column, self.ids.gather(flat), sizes, features, self.origin)
+
     def vocabulary(self, shown_ids: pl.Series) -> Vocabulary:
         """All actions that were shown or on offer."""
         ids = self.ids
@@ -104,7 +112,7 @@ class _Flat(Part):
 
     def place(self, row: int) -> str:
         """The row of the log."""
-        return f"row {row}" if self.owner is None else f"row {int(self.owner[row])}"
+        return super().place(row if self.owner is None else int(self.owner[row]))
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,7 @@ def one_row_a_request(
     owner = codes_in(ids, distinct)
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=len(distinct))
-    is_shown = _flags(chosen, series.pop(chosen), origin)
+    is_shown = flags(chosen, series.pop(chosen), origin)
     taken = np.bincount(owner, is_shown, len(distinct))
     for bad, said in ((taken > 1, "more than one candidate"), (taken == 0, "no candidate")):
         if bad.any():
@@ -185,7 +193,7 @@ def _lists(values: pl.Series, sizes: npt.NDArray[np.int64]) -> pl.Series:
     return frame.group_by("owner", maintain_order=True).agg("value")["value"]
 
 
-def _flags(column: str, series: pl.Series, origin: Origin) -> npt.NDArray[np.bool_]:
+def flags(column: str, series: pl.Series, origin: Origin) -> npt.NDArray[np.bool_]:
     """Whether each value says yes."""
     if series.dtype == pl.Boolean:
         return series.fill_null(False).to_numpy()

@@ -26,7 +26,7 @@ from offpolicy.models.recipes import (
     Strict,
     scorer_recipe,
 )
-from offpolicy.models.scorer import OnnxGraph, Scorer, build_scorer, register_scorer
+from offpolicy.models.scorer import OnnxGraph, Scorer, build_scorer, register_scorer, set_actions, sharpen
 from offpolicy.models.scorers import (
     LinearScorer,
     LoggingTwoTower,
@@ -41,6 +41,7 @@ from offpolicy.models.softmax import (
     softmax_log_prob,
     weighted_log_likelihood,
 )
+from offpolicy.models.spectral import has_many_ids, spectral_scorer
 from offpolicy.models.tiles import Places
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "column_from_json",
     "expectation",
     "gradient_step",
+    "has_many_ids",
     "id_columns",
     "iterate_log_probs",
     "linear_scorer",
@@ -96,7 +98,10 @@ __all__ = [
     "register_scorer",
     "sample",
     "scorer_recipe",
+    "set_actions",
+    "sharpen",
     "softmax_log_prob",
+    "spectral_scorer",
     "top_k",
     "total_expectation",
     "two_tower_scorer",

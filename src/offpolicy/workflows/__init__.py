@@ -1,7 +1,7 @@
 """What each command does: read, estimate, write; the command line only parses and prints."""
 
 from offpolicy.workflows.convert import run_convert
-from offpolicy.workflows.demo import DemoResult, Propensities, run_demo
+from offpolicy.workflows.demo import SHOWN, DemoResult, Propensities, run_demo
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
@@ -11,6 +11,7 @@ from offpolicy.workflows.ship import run_export, run_recommend
 from offpolicy.workflows.tune import run_tune
 
 __all__ = [
+    "SHOWN",
     "DemoResult",
     "Finished",
     "LogSpec",

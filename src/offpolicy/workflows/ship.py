@@ -9,7 +9,7 @@ from typing import Any
 from offpolicy.artifacts import Mode, export_onnx, load_policy
 from offpolicy.checks import check_choice
 from offpolicy.log import expanded, format_of, vowpal_log
-from offpolicy.workflows.evaluate import policy_folder
+from offpolicy.policy_files import policy_folder
 from offpolicy.workflows.run import check_output_file
 
 
