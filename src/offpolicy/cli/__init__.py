@@ -12,6 +12,7 @@ import typer
 from offpolicy import __version__
 from offpolicy.cli import (
     collect,
+    convert,
     demo,
     evaluate,
     export,
@@ -40,6 +41,7 @@ app.command("tune")(tune.tune)
 app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("convert")(convert.convert)
 app.command("serve")(serve.serve)
 app.command("collect")(collect.collect)
 app.command("replay")(replay.replay)

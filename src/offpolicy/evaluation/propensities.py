@@ -171,7 +171,8 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
     if log.logging_prob is None:
         raise ParameterError("There is nothing to audit: this log records no propensities. Name their column first.")
     recorded = log.logging_prob
-    weight = 1 / (log.n_actions * recorded)
+    offered = log.n_actions if log.candidates is None else log.candidates.sizes[log.context_index]
+    weight = 1 / (offered * recorded)
     cluster = log.cluster_index
     mean, error = _clustered_mean(weight, cluster)
     scores = _action_scores(log, recorded)
@@ -209,10 +210,13 @@ def _clustered_mean(values: npt.NDArray[np.float64], cluster: npt.NDArray[Any]) 
 
 
 def _action_scores(log: LoggedData, recorded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """z-score of Σ 1{a_n = a}/p_n, whose expectation is the number of rows, for each action."""
+    """z-score of Σ 1{a_n = a}/p_n, whose expectation is the number of rows that offer it, for each action."""
     total = np.bincount(log.action, 1 / recorded, log.n_actions)
     spread_of = np.sqrt(np.bincount(log.action, (1 - recorded) / recorded**2, log.n_actions))
-    expected = float(log.n_rows)
+    expected: float | npt.NDArray[np.float64] = float(log.n_rows)
+    if log.candidates is not None:
+        rows = np.bincount(log.context_index, minlength=log.n_contexts)[log.candidates.owner]
+        expected = np.bincount(log.candidates.codes, rows, log.n_actions).astype(np.float64)
     # An action never logged has no variance of its own; with p unknown its absence cannot be tested.
     return np.asarray(np.divide(total - expected, spread_of, out=np.zeros(log.n_actions), where=spread_of > 0))
 

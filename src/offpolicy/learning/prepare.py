@@ -21,17 +21,20 @@ from offpolicy.log import LoggedData, digest
 from offpolicy.models import (
     LinearScorer,
     Scorer,
+    candidate_logits,
     has_many_ids,
     linear_scorer,
+    offered_in,
     set_actions,
     sharpen,
     spectral_scorer,
     two_tower_scorer,
+    with_candidate_features,
 )
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy
 from offpolicy.propensity import LoggingPolicy
-from offpolicy.rewards import CrossFittedRewards, RewardFitConfig, RewardModel, row_rewards
+from offpolicy.rewards import CrossFittedRewards, RewardFitConfig, RewardModel, choice_rewards, row_rewards
 from offpolicy.seeding import torch_generator
 
 PESSIMISM = 1.0
@@ -229,15 +232,15 @@ def make_scorer(log: LoggedData, config: LearnerConfig) -> Scorer:
     """A fresh scorer for a log, as configured."""
     options: dict[str, Any] = dict(config.scorer_options)
     if config.scorer == "spectral":
-        return spectral_scorer(log, **options)
+        return with_candidate_features(spectral_scorer(log, **options), log)
     if callable(config.scorer):
-        return config.scorer(log)
+        return with_candidate_features(config.scorer(log), log)
     if config.scorer == "two_tower":
-        return two_tower_scorer(log, **({"seed": config.seed} | options))
+        return with_candidate_features(two_tower_scorer(log, **({"seed": config.seed} | options)), log)
     scorer = linear_scorer(log, **options)
     if config.initial_spread > 0:
         _scatter(scorer, config)
-    return scorer
+    return with_candidate_features(scorer, log)
 
 
 @torch.no_grad()
@@ -291,7 +294,9 @@ def greedy_scorer(model: CrossFittedRewards, log: LoggedData) -> Scorer:
     scorer = copy.deepcopy(model.whole.scorer)
     some = log.contexts.take(slice(0, min(log.n_contexts, GREEDY_CONTEXTS)))
     weights, bias = scorer.actions()
-    scores, rewards = torch.addmm(bias, scorer.states(some), weights.T), model.rewards(some)
+    scores, rewards = torch.addmm(bias, scorer.states(some), weights.T), choice_rewards(model, some)
+    if some.candidates is not None:
+        scores = candidate_logits(scorer.states(some), weights, bias, offered_in(some.candidates, scorer))
     factor, best = 1.0, float(rewards.amax(1).mean())
     while factor < SHARPEST and float(((factor * scores).softmax(1) * rewards).sum(1).mean()) < (1 - GREEDY) * best:
         factor *= 2

@@ -2,6 +2,7 @@
 
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
+from offpolicy.log.candidates import Candidates
 from offpolicy.log.choice import Choice, Known, choose_context, leaks
 from offpolicy.log.derived import source_of, sources, with_derived
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
@@ -27,11 +28,13 @@ from offpolicy.log.files import (
     separator_of,
 )
 from offpolicy.log.formats.obp import from_obp, target_prob_from_obp, to_obp
-from offpolicy.log.formats.vowpal import vowpal_frame
+from offpolicy.log.formats.vowpal import VowpalLog, vowpal_frame, vowpal_log
+from offpolicy.log.formats.vowpal_log import range_of_rewards, read_vowpal, to_cb_adf, to_dsjson
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.instants import instant
 from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import Reading, read_log, read_rows
@@ -47,6 +50,7 @@ __all__ = [
     "SUFFIXES",
     "ActionTable",
     "BagColumn",
+    "Candidates",
     "CategoricalColumn",
     "Choice",
     "Codes",
@@ -62,12 +66,14 @@ __all__ = [
     "LoggedData",
     "Missing",
     "NumericColumn",
+    "Offers",
     "Origin",
     "Part",
     "RawColumns",
     "Reading",
     "Table",
     "Vocabulary",
+    "VowpalLog",
     "blank_lines_at_end",
     "check_columns",
     "choose_context",
@@ -76,6 +82,7 @@ __all__ = [
     "expanded",
     "expression",
     "feature_table",
+    "flags",
     "format_of",
     "from_obp",
     "ids",
@@ -87,9 +94,11 @@ __all__ = [
     "numbers",
     "owned",
     "pieces",
+    "range_of_rewards",
     "read_log",
     "read_rows",
     "read_table",
+    "read_vowpal",
     "row_pieces",
     "sealed",
     "separator_of",
@@ -99,9 +108,12 @@ __all__ = [
     "split_text",
     "table_hashes",
     "target_prob_from_obp",
+    "to_cb_adf",
+    "to_dsjson",
     "to_obp",
     "typed_text",
     "vowpal_frame",
+    "vowpal_log",
     "winsorised",
     "with_derived",
 ]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from offpolicy.errors import Fix, LogError
+from offpolicy.log.candidates import Candidates
 from offpolicy.log.derived import missing
 from offpolicy.log.features import (
     BagColumn,
@@ -66,11 +67,19 @@ class RawColumns:
 
 
 def distinct_contexts(
-    typed: Mapping[str, tuple[Kind, pl.Series]], origin: Origin
+    typed: Mapping[str, tuple[Kind, pl.Series]], origin: Origin, candidates: Candidates | None = None
 ) -> tuple[FeatureTable, npt.NDArray[np.int32]]:
-    """The distinct rows of typed columns as features, and for each row the position of its context."""
-    groups = group_rows([series for _, series in typed.values()])
-    return _encoded(typed, groups, origin), owned(groups.index)
+    """The distinct rows of typed columns as features, and for each row the position of its context.
+
+    With the candidates of each row, those that differ in what was on offer are different contexts.
+    """
+    keys = [series for _, series in typed.values()]
+    if candidates is None:
+        groups = group_rows(keys)
+        return _encoded(typed, groups, origin), owned(groups.index)
+    groups = group_rows([*keys, pl.Series(candidates.hashes.view(np.int64))])
+    table = _encoded(typed, groups, origin)
+    return FeatureTable(dict(table), candidates.take(groups.first_row)), owned(groups.index)
 
 
 def feature_table(columns: RawColumns, *, fill: bool = False) -> FeatureTable:

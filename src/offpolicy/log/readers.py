@@ -18,6 +18,7 @@ from offpolicy.log.features import Kind, Vocabulary, trusted
 from offpolicy.log.frames import frame_kind
 from offpolicy.log.ids import UNKNOWN, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.offers import CANDIDATES, Offers, one_row_a_request
 from offpolicy.log.origin import Origin
 from offpolicy.log.rewards import data_range, to_unit, winsorised
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
@@ -47,6 +48,12 @@ def read_log(
     drop_duplicates: bool = False,
     keep: Sequence[str] = (),
     winsorise: float = 0.0,
+    candidates: str | None = None,
+    candidate_features: Sequence[str] = (),
+    request: str | None = None,
+    shown: str | None = None,
+    keep_prob: str | None = None,
+    row_weight: str | None = None,
 ) -> LoggedData:
     """Read a log from Parquet, CSV or NDJSON files (path, glob or list) or from a frame in memory.
 
@@ -65,6 +72,12 @@ def read_log(
     it column by column, and `"*"` for all others. A reward, action, cluster or timestamp that is missing is dropped
     with its row only where "drop" is said; a reward may also count as "zero". Where nothing is said it is an error,
     and one error names all problems of a log. Null is an id like any other in a categorical column.
+
+    `candidates` names a column with the list of actions on offer in each row, the shown one among them;
+    `candidate_features` name columns of lists with one value for each of them. A table with a row a candidate is read
+    with `request` (its id) and `shown` (whether it was the one); a context column that varies within a request then
+    describes its candidates. `keep_prob` names the probability with which a row was kept in the log, so that it stands
+    for 1/keep_prob events; `row_weight` names that number itself.
     """
     schema = LogSchema(
         context=context,
@@ -76,6 +89,12 @@ def read_log(
         kinds={} if kinds is None else kinds,
         missing=missing,
         reward_range=UNIT_RANGE if reward_range is None else reward_range,
+        candidates=candidates,
+        candidate_features=candidate_features,
+        request=request,
+        shown=shown,
+        keep_prob=keep_prob,
+        row_weight=row_weight,
     )
     log = read_rows(source, schema, actions, keep, winsorise).log
     return log.take(~log.duplicates) if drop_duplicates else log
@@ -105,6 +124,8 @@ def read_rows(
     _check_formulas([formula, *kept], known, plain)
     needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
     table = read_table(source, list(dict.fromkeys(needed)))
+    if schema.request is not None:
+        table, schema = _by_request(table, schema)
     beside = {one.name: _computed(one, table) for one in kept}
     schema, treated = _with_reward(formula, table, schema, winsorise)
     for name in set(table.series).difference(schema.columns):
@@ -115,6 +136,19 @@ def read_rows(
         columns = columns[found.rows]
     facts = {"kept": columns, "reward_name": schema.reward, "treated": treated, "frames": frame_kind(source)}
     return replace(found, log=trusted(LoggedData, **{**vars(found.log), **facts}))
+
+
+def _by_request(table: Table, schema: LogSchema) -> tuple[Table, LogSchema]:
+    """A table with a row a candidate as one with a row a request, and the schema of that."""
+    assert schema.request is not None
+    assert schema.shown is not None
+    asked = (*schema.context, *schema.candidate_features)
+    table, varying = one_row_a_request(table, schema.request, schema.shown, schema.action, asked)
+    context = tuple(name for name in schema.context if name not in varying)
+    if not context:
+        raise LogError("Every context column varies within a request, so none is left for the request itself.")
+    changes = {"candidates": CANDIDATES, "candidate_features": varying, "context": context}
+    return table, schema.model_copy(update=changes | {"request": None, "shown": None})
 
 
 def _check_formulas(formulas: Sequence[Expression], known: Sequence[str], others: Sequence[str]) -> None:
@@ -173,6 +207,8 @@ def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.S
     for name, values in beside.items():
         if values.dtype.is_numeric() and treatment.asks_for(name):
             beside[name] = treatment.complete("reward", name, values.cast(pl.Float64))
+    offers = treatment.attempt(lambda: _offers(schema, series, origin))
+    weights = treatment.attempt(lambda: _row_weights(schema, series, origin))
     roles = {role: column for role, column in schema.roles.items() if column is not None}
     typed = {role: _of_role(role, column, schema, treatment, series, given) for role, column in roles.items()}
     context = treatment.context(RawColumns({n: series.pop(n) for n in schema.context}, schema.kinds, origin))
@@ -183,7 +219,36 @@ def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.S
         kept = pl.Series(rows)
         whole = {role: values.gather(kept) for role, values in whole.items()}
         context = {name: (kind, values.gather(kept)) for name, (kind, values) in context.items()}
-    return Reading(_log_of(whole, context, schema, given, origin), rows, tuple(treatment.notes))
+        offers = None if offers is None else offers.take(rows)
+        weights = None if weights is None else weights[rows]
+    log = _log_of(whole, context, schema, given, origin, offers)
+    return Reading(log if weights is None else log.weighted(weights), rows, tuple(treatment.notes))
+
+
+def _offers(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> Offers | None:
+    """The candidates of every row, where the schema names them."""
+    if schema.candidates is None:
+        return None
+    features = {name: series.pop(name) for name in schema.candidate_features}
+    return Offers.read(schema.candidates, series.pop(schema.candidates), features, schema.kinds, origin)
+
+
+def _row_weights(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> npt.NDArray[np.float64] | None:
+    """How many events each row stands for, where the schema says."""
+    column = schema.keep_prob or schema.row_weight
+    if column is None:
+        return None
+    values = numbers(column, series[column], origin, parse=origin.is_text).fill_null(np.nan)
+    if schema.keep_prob is not None:
+        rule, good = "must hold the probabilities, in (0, 1], with which rows were kept", (values > 0) & (values <= 1)
+    else:
+        rule = "must hold how many events a row stands for, a number of at least 0"
+        good = (values >= 0) & values.is_finite()
+    if not good.all():
+        row = _first(~good)
+        raise origin.bad_value(column, row, values[row], rule, DROP)
+    array = values.to_numpy()
+    return np.asarray(1 / array if schema.keep_prob is not None else array)
 
 
 def _of_role(
@@ -217,7 +282,7 @@ def _of_role(
         return None
     values = treatment.complete(role, column, values)
     if role == "action":
-        treatment.attempt(lambda: _check_actions(column, values, given, origin))
+        treatment.attempt(lambda: _check_actions(column, values, given, origin, offered=schema.candidates is not None))
     return values
 
 
@@ -227,16 +292,23 @@ def _log_of(
     schema: LogSchema,
     given: ActionTable | None,
     origin: Origin,
+    offers: Offers | None = None,
 ) -> LoggedData:
     """The log of complete, checked columns."""
     low, high = schema.reward_range
-    action_table = ActionTable(Vocabulary.of(roles["action"])) if given is None else given
+    action_table, sets = given, None
+    if action_table is None:
+        shown = roles["action"]
+        action_table = ActionTable(Vocabulary.of(shown) if offers is None else offers.vocabulary(shown))
+    codes = owned(codes_in(roles["action"], action_table.vocabulary.ids))
+    if offers is not None:
+        sets = offers.sets(action_table.vocabulary, codes, schema.kinds)
     clusters = Vocabulary.of(roles["cluster"]) if "cluster" in roles else None
-    contexts, index = distinct_contexts(context, origin)
+    contexts, index = distinct_contexts(context, origin, sets)
     return LoggedData(
         contexts=contexts,
         context_index=index,
-        action=owned(codes_in(roles["action"], action_table.vocabulary.ids)),
+        action=codes,
         reward=to_unit(roles["reward"].to_numpy(), low, high),
         actions=action_table,
         logging_prob=roles["propensity"].to_numpy() if "propensity" in roles else None,
@@ -282,11 +354,13 @@ def _probabilities(column: str, values: pl.Series, origin: Origin) -> pl.Series:
     return values
 
 
-def _check_actions(column: str, values: pl.Series, given: ActionTable | None, origin: Origin) -> None:
+def _check_actions(
+    column: str, values: pl.Series, given: ActionTable | None, origin: Origin, *, offered: bool = False
+) -> None:
     """Refuse a log with a single action, or with one that the given table does not hold."""
     logged = values.drop_nulls()
     if given is None:
-        if logged.n_unique() == 1:
+        if logged.n_unique() == 1 and not offered:
             problem = f"holds a single action, {logged[0]!r}, so there is nothing to choose"
             raise origin.bad_column(column, problem, "Give actions=[...] if more actions were possible.")
         return

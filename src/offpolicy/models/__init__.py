@@ -10,11 +10,13 @@ from offpolicy.models.all_actions import (
     top_k,
     total_expectation,
 )
-from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn, column_from_json
+from offpolicy.models.choices import Offered, candidate_logits, log_softmax_of_some
+from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, IdPositions, NumberColumn, column_from_json
 from offpolicy.models.encoders import DesignMatrix, pooled_ids
 from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
 from offpolicy.models.network import NetworkScorer, id_columns, network_scorer
 from offpolicy.models.normalisers import Full, InBatch, Normaliser, Sampled
+from offpolicy.models.offers import CandidateScorer, offered_in, offered_of, with_candidate_features
 from offpolicy.models.recipes import (
     AnyScorerRecipe,
     ColumnsRecipe,
@@ -47,6 +49,7 @@ __all__ = [
     "AnyScorerRecipe",
     "Batch",
     "Batches",
+    "CandidateScorer",
     "ColumnsRecipe",
     "ContextBatches",
     "DesignMatrix",
@@ -54,12 +57,14 @@ __all__ = [
     "FittedColumn",
     "Full",
     "IdColumn",
+    "IdPositions",
     "InBatch",
     "LinearScorer",
     "LoggingTwoTower",
     "NetworkScorer",
     "Normaliser",
     "NumberColumn",
+    "Offered",
     "OnnxGraph",
     "Places",
     "RowBatches",
@@ -73,6 +78,7 @@ __all__ = [
     "ascend",
     "best_first",
     "build_scorer",
+    "candidate_logits",
     "column_from_json",
     "expectation",
     "gradient_step",
@@ -83,8 +89,11 @@ __all__ = [
     "linear_values",
     "log_normaliser",
     "log_normaliser_gradient",
+    "log_softmax_of_some",
     "logging_two_tower",
     "network_scorer",
+    "offered_in",
+    "offered_of",
     "pooled_ids",
     "register_scorer",
     "sample",
@@ -97,4 +106,5 @@ __all__ = [
     "total_expectation",
     "two_tower_scorer",
     "weighted_log_likelihood",
+    "with_candidate_features",
 ]

@@ -26,7 +26,7 @@ from offpolicy.log import (
     table_hashes,
     typed_text,
 )
-from offpolicy.policies.policy import tensor
+from offpolicy.policies.policy import batch_log_probs, tensor
 
 RESIDUAL = 0.05
 """Mass that lists without probabilities leave to all actions alike."""
@@ -85,6 +85,11 @@ class SparsePolicy:
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """π of the logged actions, without looking at the others."""
         self._check(digest(log.context_hashes))
+        if log.candidates is not None:
+            result = torch.empty(log.n_rows, dtype=torch.float64)
+            for batch in log.batches(width=self.n_actions):
+                result[batch.rows] = batch_log_probs(self, log, batch)[batch.row_context, batch.row_place]
+            return result
         context = tensor(log.context_index).long()
         wanted = context * self.n_actions + tensor(log.action).long()
         found = torch.searchsorted(self.place, wanted).clamp(max=max(len(self.place) - 1, 0))

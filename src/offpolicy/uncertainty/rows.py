@@ -9,11 +9,19 @@ from torch import Tensor
 from offpolicy.checks import check_choice
 from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import MixturePolicy, ScorerPolicy, UniformPolicy, logged_log_prob, row_weights, tensor
+from offpolicy.policies import (
+    MixturePolicy,
+    ScorerPolicy,
+    UniformPolicy,
+    all_log_probs,
+    logged_log_prob,
+    row_weights,
+    tensor,
+)
 from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
 from offpolicy.uncertainty.factor import Normalisation
-from offpolicy.uncertainty.gauss_newton import EXACT_LIMIT, LastLayerGaussNewton, LinearGaussNewton
+from offpolicy.uncertainty.gauss_newton import EXACT_LIMIT, LastLayerGaussNewton, LinearGaussNewton, LogProbs
 from offpolicy.uncertainty.per_action import PerActionMatrices
 from offpolicy.uncertainty.shared import SharedMatrix
 
@@ -59,7 +67,15 @@ def _of_frequencies(log_prob: Tensor, events: float) -> Tensor:
 
 
 def _of_popularity(logging_policy: LoggingPolicy) -> Tensor:
-    return _of_frequencies(logging_policy.row_log_prob, logging_policy.log.n_events)
+    return _of_shares(logging_policy.row_log_prob, logging_policy.log, logging_policy.log)
+
+
+def _of_shares(log_prob: Tensor, data: LoggedData, rows: LoggedData) -> Tensor:
+    """Of the popularity of actions; among candidates an action's share rests on the events in which it was taken."""
+    if rows.candidates is None:
+        return _of_frequencies(log_prob, data.n_events)
+    taken = tensor(data.action_weight)[tensor(rows.action).long()]
+    return (-torch.expm1(log_prob).clamp(max=0.0) / taken.clamp(min=1.0)).sqrt()
 
 
 def _of_counts(logging_policy: LoggingPolicy) -> Tensor:
@@ -81,12 +97,20 @@ def uncertainty_of(
 
     Of an ensemble: what its members' U say together, and how far they disagree.
     """
+    if rows.candidates is not None and (rows.candidates.sizes[rows.context_index] == 1).any():
+        choice = rows.candidates.sizes[rows.context_index] > 1  # where there is none, nothing is uncertain
+        result = torch.zeros(rows.n_rows, dtype=torch.float64)
+        if choice.any():
+            some, source = rows.take(choice), data if rows is not data else data.take(choice)
+            given = {"ridge": ridge, "normalisation": normalisation}
+            result[torch.from_numpy(choice)] = uncertainty_of(model, source, some, form, **given)  # type: ignore[arg-type]
+        return result
     if model.members:
         return _of_ensemble(model, data, rows, form, ridge, normalisation)
     if isinstance(model.base, UniformPolicy):
         return torch.zeros(rows.n_rows, dtype=torch.float64)
     if model.is_counted:
-        return _of_frequencies(logged_log_prob(model.policy, rows), data.n_events)
+        return _of_shares(logged_log_prob(model.policy, rows), data, rows)
     own = _of_model(
         model, data, rows, form, model.ridge if ridge is None and normalisation == "raw" else ridge, normalisation
     )
@@ -213,12 +237,16 @@ def _per_action(
 def _last_layer(
     softmax: ScorerPolicy, items: Tensor, data: LoggedData, rows: LoggedData, ridge: float | None
 ) -> Tensor:
-    head = (softmax.weights, softmax.bias)
+    def head(log: LoggedData) -> LogProbs:
+        if log.candidates is None:
+            return softmax.weights, softmax.bias
+        return lambda part: all_log_probs(softmax, log.contexts.take(part))
+
     states = softmax.states(data.contexts)
     matrix = LastLayerGaussNewton(states.shape[1])
-    matrix.add(states, tensor(data.context_weight), items, head)
+    matrix.add(states, tensor(data.context_weight), items, head(data))
     queried = states if rows is data else softmax.states(rows.contexts)
-    return matrix.finish(ridge).of(queried, items, head, *_rows(rows))
+    return matrix.finish(ridge).of(queried, items, head(rows), *_rows(rows))
 
 
 def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData, ridge: float | None) -> Tensor:
@@ -227,9 +255,11 @@ def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData
     width, n_actions = states.shape[1], data.n_actions
     if width * n_actions <= EXACT_LIMIT:
         whole = LinearGaussNewton(width, n_actions)
-        whole.add(states, tensor(data.context_weight), lambda part: model.policy.log_probs(data.contexts.take(part)))
+        whole.add(
+            states, tensor(data.context_weight), lambda part: all_log_probs(model.policy, data.contexts.take(part))
+        )
         return whole.finish(ridge).of(
-            queried, lambda part: model.policy.log_probs(rows.contexts.take(part)), *_rows(rows)
+            queried, lambda part: all_log_probs(model.policy, rows.contexts.take(part)), *_rows(rows)
         )
     blocks = BlockGaussNewton(width, n_actions)
     blocks.add(states, *_rows(data), logged_log_prob(model.policy, data), row_weights(data))

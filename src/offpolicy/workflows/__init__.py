@@ -1,5 +1,6 @@
 """What each command does: read, estimate, write; the command line only parses and prints."""
 
+from offpolicy.workflows.convert import run_convert
 from offpolicy.workflows.demo import SHOWN, DemoResult, Propensities, run_demo
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
@@ -17,6 +18,7 @@ __all__ = [
     "Propensities",
     "RunOptions",
     "check_output_file",
+    "run_convert",
     "run_demo",
     "run_evaluate",
     "run_export",

@@ -173,6 +173,11 @@ def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec
             for name in ("action", "reward", "cluster", "timestamp")
             if getattr(spec, name) is None and isinstance(known.get(name), str)
         }
+        if isinstance(known.get("candidates"), str) and spec.candidates is None and spec.request is None:
+            changes |= {
+                "candidates": known["candidates"],
+                "candidate_features": spec.candidate_features or tuple(known.get("candidate_features", ())),
+            }
         context = tuple(dict.fromkeys([*spec.context, *kinds]))
         kept = known.get("missing")
         missing = {str(name): str(how) for name, how in kept.items()} if isinstance(kept, dict) else {}

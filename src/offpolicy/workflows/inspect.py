@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from offpolicy.errors import LogError
 from offpolicy.evaluation import audit, shown_one_action
@@ -92,10 +93,10 @@ _QUANTILES = {"least": 0.0, "median": 0.5, "most": 1.0}
 
 def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
     config = FitConfig.quick(seed)
-    if log.n_contexts * log.n_actions > QUICK_NUMBERS:
+    if log.n_contexts * log.width > QUICK_NUMBERS:
         config = replace(config, epochs=min(config.epochs, 4))
     beta = fit_logging_policy(log, "auto", config=config, seed=seed)
-    certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
+    certain = _certain(beta.row_log_prob.numpy() > np.log(0.99), log)
     quality = beta.quality.to_json()
     quality.pop("bins")
     repeats = repeat_test(beta, seed=seed) if log.n_rows >= log.n_actions else None  # else β̂ itself is too rough
@@ -106,6 +107,13 @@ def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
         "repeats": None if repeats is None else repeats.to_json(),
         **quality,
     }
+
+
+def _certain(certain: npt.NDArray[np.bool_], log: LoggedData) -> float:
+    """The share of rows, of those that offered a choice, whose action was as good as certain."""
+    if log.candidates is not None:
+        certain = certain[log.candidates.sizes[log.context_index] > 1]
+    return float(certain.mean()) if len(certain) else 1.0
 
 
 def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:

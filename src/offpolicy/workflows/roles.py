@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from offpolicy.errors import Fix, LogError, ParameterError
 from offpolicy.evaluation import Guardrail, Options
@@ -19,16 +20,20 @@ from offpolicy.log import (
     Missing,
     Reading,
     Table,
+    VowpalLog,
     choose_context,
     column_names,
     expanded,
     expression,
+    flags,
     format_of,
     leaks,
     listed,
     nearest,
+    range_of_rewards,
     read_rows,
     read_table,
+    vowpal_log,
 )
 from offpolicy.progress import progress
 
@@ -52,6 +57,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Column names that imply a role, the most specific first; case is ignored."""
 ROLES = ("action", "reward", "propensity", "cluster", "timestamp")
+REQUEST_ROLES = ("candidates", "candidate_features", "request", "shown", "keep_prob", "row_weight")
+"""Roles of columns that say what a request offered and how many events a row stands for; never inferred from names."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,12 @@ class LogSpec:
     missing: Mapping[str, str] = field(default_factory=dict)
     """What to do where a value is missing, by column; `*` stands for all."""
     drop_duplicates: bool = False
+    candidates: str | None = None
+    candidate_features: tuple[str, ...] = ()
+    request: str | None = None
+    shown: str | None = None
+    keep_prob: str | None = None
+    row_weight: str | None = None
     rewards: tuple[str, ...] = ()
     """Further rewards: columns or [NAME=]EXPRESSION."""
     guardrails: tuple[str, ...] = ()
@@ -93,9 +106,9 @@ class LogSpec:
         """The roles, without what they were inferred from."""
         actions = self.actions if isinstance(self.actions, str) else None
         plain = {"source": self.source, "context": list(self.context), "kinds": dict(self.kinds), "actions": actions}
-        return (
-            plain | {name: getattr(self, name) for name in (*ROLES, "reward_range")} | {"missing": dict(self.missing)}
-        )
+        roles = {name: getattr(self, name) for name in (*ROLES, "reward_range")}
+        offered = {name: getattr(self, name) for name in REQUEST_ROLES if getattr(self, name)}
+        return plain | roles | {"missing": dict(self.missing)} | offered
 
     def fixed(self, fixes: Sequence[Fix]) -> "LogSpec":
         """The same log with the options that fix its problems."""
@@ -112,6 +125,12 @@ class LogSpec:
             exclude=(*self.exclude, *excluded),
             reward_range=self.reward_range if ends is None else (float(ends[0]), float(ends[1])),
         )
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """The columns that say what was on offer, and how many events a row stands for."""
+        single = (self.candidates, self.request, self.shown, self.keep_prob, self.row_weight)
+        return (*(name for name in single if name is not None), *self.candidate_features)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -149,7 +168,7 @@ class LogSpec:
             kinds=dict(self.kinds),
             missing=dict(self.missing),
             reward_range=(0.0, 1.0) if self.reward_range is None else self.reward_range,
-            **{role: getattr(self, role) for role in ROLES},
+            **{role: getattr(self, role) for role in (*ROLES, *REQUEST_ROLES)},
         )
         with progress("reading the log", None):
             if self.table is None or not self.table.series:
@@ -178,10 +197,16 @@ def resolve(spec: LogSpec) -> LogSpec:
     form = format_of(path)
     names = column_names(path, form)
     notes: list[str] = []
+    if form == "dsjson" or form == "cb":
+        found = vowpal_log(expanded(spec.source), form)
+        spec, names = _with_candidates(spec, found), found.frame.columns
+        notes += found.notes
+        if spec.candidates is not None:
+            notes.append("candidates: those listed with each decision")
     given = {role: getattr(spec, role) for role in ROLES}
     taken = {*spec.context, *spec.exclude, *spec.probabilities, *(name for name in given.values() if name is not None)}
     outcomes = ([] if spec.reward is None else [spec.reward]) + list(spec.outcomes)
-    taken |= {name for one in outcomes for name in expression(one, names).columns}
+    taken |= {name for one in outcomes for name in expression(one, names).columns} | set(spec.requests)
     for role, candidates in NAMES.items():
         if given[role] is None:
             given[role] = _named_like(candidates, [name for name in names if name not in taken])
@@ -199,8 +224,9 @@ def resolve(spec: LogSpec) -> LogSpec:
         resolved, chosen = _with_context(resolved, names, path)
     notes += [*chosen, *(said for one in spec.guardrails if (said := Guardrail.parse(one).inferred))]
     if form in ("dsjson", "cb") and spec.reward_range is None and resolved.reward == "reward":
-        limits, note = _range_of_costs(spec.source)
-        resolved, notes = replace(resolved, reward_range=limits), [*notes, note]
+        limits = range_of_rewards(found, spec.source)
+        note = "−cost, costs being in [−1, 0]" if limits == (0.0, 1.0) else "−cost in [−1, 0], costs being in [0, 1]"
+        resolved, notes = replace(resolved, reward_range=limits), [*notes, f"reward: {note}"]
     return replace(resolved, notes=(*spec.notes, *notes))
 
 
@@ -216,15 +242,16 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
     if len(reward.steps) == 1:
         single["reward"] = reward.name
     context = tuple(name for name in spec.context if name not in spec.exclude)
-    needed = dict.fromkeys([*single.values(), *followed, *beside, *context])
+    needed = dict.fromkeys([*single.values(), *followed, *beside, *spec.requests, *context])
     table = read_table(spec.source, tuple(needed), everything=not spec.context)
-    known = Known(*(table.series.get(single.get(role, "")) for role in ("action", "reward", "timestamp")))
+    columns = _of_requests(table, spec)
+    known = Known(*(columns.get(single.get(role, "")) for role in ("action", "reward", "timestamp")))
     if context:
-        suspicious = leaks({name: table.series[name] for name in context}, known)
+        suspicious = leaks({name: columns[name] for name in context}, known)
         notes = [f"context {name}: {why}." for name, why in suspicious.items()]
         return replace(spec, context=context, table=table), notes
-    taken = {*single.values(), *followed, *spec.probabilities}
-    others = {name: values for name, values in table.series.items() if name not in taken}
+    taken = {*single.values(), *followed, *spec.probabilities, *spec.requests}
+    others = {name: values for name, values in columns.items() if name not in taken}
     chosen = choose_context(others, known, spec.exclude)
     if not chosen.context:
         why = "".join(f" {name!r} is left out: {reason}." for name, reason in chosen.left_out.items())
@@ -241,23 +268,28 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
     return replace(spec, context=chosen.context, kinds=kinds, table=table), notes
 
 
+def _of_requests(table: Table, spec: LogSpec) -> Mapping[str, pl.Series]:
+    """The columns with a row a request: of a table with a row a candidate, those of the candidate that was shown."""
+    if spec.shown is None:
+        return table.series
+    shown = pl.Series(flags(spec.shown, table.series[spec.shown], table.origin))
+    return {name: values.filter(shown) for name, values in table.series.items()}
+
+
+def _with_candidates(spec: LogSpec, found: VowpalLog) -> LogSpec:
+    """The roles that Vowpal Wabbit's files tell themselves, where the user says nothing else."""
+    roles = found.roles
+    if "keep_prob" in roles and spec.keep_prob is None and spec.row_weight is None:
+        spec = replace(spec, keep_prob="keep_prob")
+    if "candidates" not in roles or spec.candidates is not None:
+        return spec
+    actions = found.actions if spec.actions is None else spec.actions
+    return replace(spec, candidates="candidates", candidate_features=found.candidate_features, actions=actions)
+
+
 def _named_like(candidates: tuple[str, ...], names: list[str]) -> str | None:
     folded = {name.lower().strip(): name for name in reversed(names)}
     return next((folded[candidate] for candidate in candidates if candidate in folded), None)
-
-
-def _range_of_costs(source: str) -> tuple[tuple[float, float], str]:
-    """The range of −cost where costs keep to [−1, 0] or to [0, 1]."""
-    reward = read_table(source, ("reward",)).series["reward"]
-    low, high = cast("float", reward.min()), cast("float", reward.max())
-    if low >= 0 and high <= 1:
-        return (0.0, 1.0), "reward: −cost, costs being in [−1, 0]"
-    if low >= -1 and high <= 0:
-        return (-1.0, 0.0), "reward: −cost in [−1, 0], costs being in [0, 1]"
-    raise LogError(
-        f"{source}: rewards are −cost and reach from {low:g} to {high:g}. Declare the range they can have with "
-        f"--reward-range {low:g},{high:g} (or a wider one)."
-    )
 
 
 def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
@@ -276,6 +308,7 @@ def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
 
 def columns_of(spec: LogSpec, log: LoggedData) -> dict[str, str]:
     """Every column that was read: the kind of a context column, else its role."""
-    roles = {getattr(spec, role): role for role in ROLES}
+    single = (*ROLES, *(role for role in REQUEST_ROLES if role != "candidate_features"))
+    roles = {getattr(spec, role): role for role in single} | dict.fromkeys(spec.candidate_features, "candidate feature")
     kinds: dict[str, str] = {name: column.kind for name, column in log.contexts.items()}
     return {name: role for name, role in roles.items() if name is not None} | kinds
