@@ -36,7 +36,7 @@ from offpolicy.serving.writer import Busy, Writer
 log = logging.getLogger("offpolicy.serving")
 INLINE = 2_000_000
 """Multiplications that the event loop does itself; more go to a thread."""
-PRUNE_EVERY = 600.0
+PRUNE_EVERY, CHECKPOINT_EVERY = 600.0, 1.0
 PAGES = Path(__file__).with_name("pages")
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -225,7 +225,7 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, _: Router) -> AsyncIterator[None]:
         self.writer = Writer(self.store, self.options.max_waiting)
-        tasks = [asyncio.create_task(self._watch())]
+        tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._checkpoint())]
         if self.options.retention_days is not None:
             tasks.append(asyncio.create_task(self._retain(self.options.retention_days)))
         try:
@@ -257,6 +257,12 @@ class Service:
                 log.info("policy %s replaces %s", decider.policy.digest, self.decider.policy.digest)
                 self.decider = decider
                 self.metrics.reloads += 1
+
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_EVERY)
+            with suppress(Exception):  # the next one makes up for it
+                await asyncio.to_thread(self.store.checkpoint)
 
     async def _retain(self, days: float) -> None:
         while True:
