@@ -7,7 +7,7 @@ each decision durable before it is answered, and beside it an empty handler: the
 HTTP implementation and event loop, an answer of two bytes to the same request. `serving.throughput_ratio` is decisions
 a second over answers of the empty handler, each kept busy by the same connections, in turns. For `serving.p99_ratio`
 both get half of the decisions a second just found, at fixed times; latencies count from those times.
-`serving.lost` counts acknowledged decisions that are not in the store after `kill -9`, `serving.replayed` is the share of
+`serving.lost` counts acknowledged decisions that are not in the store after `kill -9`, `serving.replayed` the share of
 all recorded draws that come out the same again. `serving.decisions_per_second` is the Decider in process, without
 recording. `serving.memory_growth` is the resident memory of a process after all its decisions over that after the first
 tenth.
