@@ -1,14 +1,16 @@
 """How fast decisions are served: against an empty handler of the same framework, and in process.
 
-Run: python benchmarks/serving.py [--json] [--seconds S] [--turns N] [--connections N] [--decisions N]
+Run: python benchmarks/serving.py [--json] [--seconds S] [--turns N] [--connections N] [--kills N] [--decisions N]
 
 A policy over K = 1,000 actions and a vector of d = 64 numbers is served on loopback by `offpolicy serve` with SQLite,
 each decision durable before it is answered, and beside it an empty handler: the same framework (Starlette), the same
 HTTP implementation and event loop, an answer of two bytes to the same request. `serving.throughput_ratio` is decisions
 a second over answers of the empty handler, each kept busy by the same connections, in turns. For `serving.p99_ratio`
 both get half of the decisions a second just found, at fixed times; latencies count from those times.
-`serving.decisions_per_second` is the Decider in process, without recording. `serving.memory_growth` is the resident
-memory of a process after all its decisions over that after the first tenth.
+`serving.lost` counts acknowledged decisions that are not in the store after `kill -9`, `serving.replayed` the share of
+all recorded draws that come out the same again. `serving.decisions_per_second` is the Decider in process, without
+recording. `serving.memory_growth` is the resident memory of a process after all its decisions over that after the first
+tenth.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,14 +92,14 @@ def a_policy(folder: Path, actions: int, dim: int = DIM) -> Path:
 
 
 @contextlib.contextmanager
-def running(*command: str) -> Iterator[int]:
-    """A server in a process of its own; its port."""
+def running(*command: str) -> Iterator[tuple[int, "subprocess.Popen[str]"]]:
+    """A server in a process of its own, with its port."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with subprocess.Popen([sys.executable, "-c", *command], stdout=subprocess.PIPE, text=True, env=environment) as made:
         try:
             assert made.stdout is not None
             line = made.stdout.readline()
-            yield int(line.split("http://")[1].split()[0].rsplit(":", 1)[1])
+            yield int(line.split("http://")[1].split()[0].rsplit(":", 1)[1]), made
         finally:
             made.send_signal(signal.SIGTERM)
 
@@ -108,6 +111,10 @@ class Client(asyncio.Protocol):
         self.buffer = b""
         self.wanted = -1
         self.done: asyncio.Future[bytes] | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_exception(ConnectionError("the server is gone"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -142,6 +149,22 @@ class Load:
         head = f"POST /decide HTTP/1.1\r\nHost: l\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
         self.before, _, self.after = f"{head}\r\n\r\n{content}".encode().partition(b"#" * 12)
         self.sent = 0
+
+    async def acknowledged(self, seconds: float) -> set[str]:
+        """Ids of the decisions that were answered until the server was gone."""
+        clients = await self.clients()
+        told: set[str] = set()
+        stop = time.perf_counter() + seconds
+
+        async def busy(client: Client) -> None:
+            while time.perf_counter() < stop:
+                request = self.next()
+                answer = await asyncio.wait_for(client.ask(request), 5)
+                if b" 200 " in answer[:20]:
+                    told.add(request[len(self.before) : len(self.before) + 12].decode())
+
+        await asyncio.gather(*map(busy, clients), return_exceptions=True)
+        return told
 
     def next(self) -> bytes:
         """The next request."""
@@ -193,6 +216,21 @@ class Load:
         return sorted(found)
 
 
+def lost_in_kills(serve: list[str], store: str, sent: int, kills: int) -> tuple[int, int]:
+    """Acknowledged decisions that are missing after so many kill -9 under load, and how many were acknowledged."""
+    told: set[str] = set()
+    for _ in range(kills):
+        with running(DECIDE, *serve) as (port, process):
+            load = Load(port, 8)
+            load.sent = sent
+            threading.Timer(0.7, process.kill).start()
+            told |= asyncio.run(load.acknowledged(5.0))
+            sent = load.sent
+    with EventStore(store) as events, events.reading() as connection:
+        known = set(connection.exec_driver_sql("SELECT request_id FROM decisions").scalars())
+    return len(told - known), len(told)
+
+
 def in_process(path: Path, seconds: float) -> float:
     """Decisions a second of a Decider."""
     decider = Decider.load(path, epsilon=0.1)
@@ -209,6 +247,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of each turn")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--kills", type=int, default=5, help="kill -9 under load")
     parser.add_argument("--decisions", type=int, default=1_000_000, help="decisions over which memory is watched")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -216,7 +255,7 @@ def main() -> int:
         paths = {k: a_policy(folder, k) for k in SIZES}
         store = f"sqlite:///{folder / 'events.db'}"
         serve = ["serve", str(paths[1_000]), "--store", store, "--port", "0", "--epsilon", "0.1"]
-        with running(EMPTY) as empty_port, running(DECIDE, *serve) as decide_port:
+        with running(EMPTY) as (empty_port, _), running(DECIDE, *serve) as (decide_port, _):
             empty, decide = Load(empty_port, asked.connections), Load(decide_port, asked.connections)
             rates: dict[str, list[float]] = {"empty": [], "decide": []}
             for turn in range(asked.turns + 1):
@@ -249,14 +288,24 @@ def main() -> int:
                 milliseconds | {"per_second": round(half)},
                 f"p99 {milliseconds['decide_ms']} ms against {milliseconds['empty_ms']} ms at {half:,.0f} a second",
             ).show(asked.json)
-        again = replay(EventStore(store), load_versions(paths[1_000]))
+        missing, told = lost_in_kills(serve, store, decide.sent, asked.kills)
+        figures.Figure(
+            "serving.lost",
+            missing,
+            0,
+            "at most",
+            {"kills": asked.kills, "acknowledged": told},
+            f"of {told:,} decisions acknowledged before {asked.kills} kills",
+        ).show(asked.json)
+        with EventStore(store) as events:
+            again = replay(events, load_versions(paths[1_000]))
         figures.Figure(
             "serving.replayed",
-            again.confirmed / max(decide.sent, 1),
+            again.confirmed / max(again.decisions, 1),
             1.0,
             "at least",
-            {"acknowledged": decide.sent, "confirmed": again.confirmed},
-            "of all acknowledged decisions",
+            {"decisions": again.decisions},
+            f"of {again.decisions:,} recorded draws are confirmed",
         ).show(asked.json)
         for k, path in paths.items():
             figures.Figure(

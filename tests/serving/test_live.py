@@ -46,10 +46,10 @@ def test_numbers_in_one_piece_or_many_are_the_same() -> None:
     assert pieces.interval[0] >= whole.interval[0] - 1e-12  # it may keep what an earlier look has shown
 
 
-def test_the_value_without_exploration_comes_from_the_record(store: str, policy: Path) -> None:
+def test_the_value_without_exploration_comes_from_the_record(tmp_path: Path, policy: Path) -> None:
     """The truth is known here: rewards depend on the action alone."""
     worth = {f"item-{i}": 0.1 + 0.15 * i for i in range(6)}
-    with EventStore(store) as events:
+    with EventStore(str(tmp_path / "e.db")) as events:
         decider = Decider.load(policy, salt=events.salt, epsilon=0.5)
         random = np.random.default_rng(0)
         made = [decider.decide(f"r{i}", a_context(i)) for i in range(3000)]

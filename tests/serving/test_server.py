@@ -160,7 +160,8 @@ def test_options_are_checked_before_anything_listens(policy: Path, tmp_path: Pat
     assert "--epsilon" in refused("serve", str(policy), *where, "--epsilon", "2")
     assert "--mode" in refused("serve", str(policy), *where, "--mode", "bold")
     assert "Without a token" in refused("serve", str(policy), *where, "--host", "0.0.0.0")
-    assert "does not exist" in refused("serve", str(tmp_path / "nowhere"), *where)
+    assert "does not exist" in refused("serve", str(tmp_path / "nowhere"), "--store", str(tmp_path / "new.db"))
+    assert not (tmp_path / "new.db").exists()
     assert "--horizon takes a duration" in refused("serve", str(policy), *where, "--horizon", "soon")
 
 

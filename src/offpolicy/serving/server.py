@@ -29,6 +29,7 @@ from offpolicy.serving.join import SECOND, Join
 from offpolicy.serving.limits import App, Guard, Refusal, read_body
 from offpolicy.serving.live import LiveStatus
 from offpolicy.serving.metrics import Metrics
+from offpolicy.serving.policy import ServedPolicy, load_policy
 from offpolicy.serving.records import answer, decision_row, policy_facts, recorded_answer
 from offpolicy.serving.store import EventStore, Row, now
 from offpolicy.serving.writer import Busy, Writer
@@ -36,7 +37,7 @@ from offpolicy.serving.writer import Busy, Writer
 log = logging.getLogger("offpolicy.serving")
 INLINE = 2_000_000
 """Multiplications that the event loop does itself; more go to a thread."""
-PRUNE_EVERY = 600.0
+PRUNE_EVERY, CHECKPOINT_EVERY = 600.0, 1.0
 PAGES = Path(__file__).with_name("pages")
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -50,8 +51,9 @@ class Service:
     def __init__(self, options: ServeOptions) -> None:
         """Open the store and load the policy, so that what cannot be served is known before anything listens."""
         self.options = options
+        policy = load_policy(options.run)  # before a store is made for it
         self.store = EventStore(options.store, salt=options.salt)
-        self.decider = self._loaded()
+        self.decider = self._ready(policy)
         self.metrics = Metrics()
         self.live = LiveStatus(self.store, Join(horizon=options.horizon, rule=options.rule))
         self.writer: Writer | None = None
@@ -225,7 +227,7 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, _: Router) -> AsyncIterator[None]:
         self.writer = Writer(self.store, self.options.max_waiting)
-        tasks = [asyncio.create_task(self._watch())]
+        tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._checkpoint())]
         if self.options.retention_days is not None:
             tasks.append(asyncio.create_task(self._retain(self.options.retention_days)))
         try:
@@ -248,7 +250,7 @@ class Service:
                 continue
             self._seen = version
             try:
-                decider = await asyncio.to_thread(self._loaded)
+                decider = await asyncio.to_thread(lambda: self._ready(load_policy(self.options.run)))
             except Exception as error:  # whatever is wrong with the new one, the old one serves on
                 self.metrics.reloads_failed += 1
                 log.warning("the new policy is ignored, %s serves on: %s", self.decider.policy.digest, error)
@@ -258,6 +260,12 @@ class Service:
                 self.decider = decider
                 self.metrics.reloads += 1
 
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_EVERY)
+            with suppress(Exception):  # the next one makes up for it
+                await asyncio.to_thread(self.store.checkpoint)
+
     async def _retain(self, days: float) -> None:
         while True:
             with suppress(Exception):
@@ -265,12 +273,11 @@ class Service:
                     await asyncio.sleep(0.1)
             await asyncio.sleep(PRUNE_EVERY)
 
-    def _loaded(self) -> Decider:
+    def _ready(self, policy: ServedPolicy) -> Decider:
+        """The decider of a policy, remembered by the store."""
         options = self.options
-        decider = Decider.load(
-            options.run, mode=options.mode, epsilon=options.epsilon, keep=options.keep, salt=self.store.salt
-        )
-        self.store.remember(decider.policy.digest, policy_facts(decider))
+        decider = Decider(policy, mode=options.mode, epsilon=options.epsilon, keep=options.keep, salt=self.store.salt)
+        self.store.remember(policy.digest, policy_facts(decider))
         return decider
 
     def _version(self) -> Any:

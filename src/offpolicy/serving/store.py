@@ -24,6 +24,8 @@ Row: TypeAlias = Mapping[str, Any]
 CHUNK = 64
 """Rows of one INSERT statement."""
 BUSY_SECONDS = 30
+LONGEST_WAL = 16_000
+"""Pages of SQLite's write-ahead log that a commit moves into the database itself, if `checkpoint` has not done it."""
 ADVISORY_LOCK = 7_203_411_507_218_021
 
 metadata = sa.MetaData()
@@ -229,6 +231,16 @@ class EventStore:
                     connection.execute(table.delete().where(table.c.request_id.in_(ids[i : i + 500])))
         return len(ids)
 
+    def checkpoint(self) -> None:
+        """Move what SQLite has committed into the database file, beside the writers and without holding them up."""
+        if not self.is_sqlite:
+            return
+        connection = self.engine.raw_connection()
+        try:
+            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").close()
+        finally:
+            connection.close()
+
     def ping(self) -> None:
         """Raise unless the store answers."""
         with self.reading() as connection:
@@ -282,6 +294,7 @@ def _engine(url: str) -> sa.Engine:
         connection.isolation_level = None  # transactions begin where SQLAlchemy says so
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")  # a commit is on the disk
+        connection.execute(f"PRAGMA wal_autocheckpoint={LONGEST_WAL}")
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
