@@ -54,7 +54,7 @@ def write_shop_log(path: Path, rows: int = ROWS, items: int = ITEMS, seed: int =
 
 
 def _users(users: int, random: np.random.Generator) -> pl.DataFrame:
-    day = np.datetime64(date(2021, 1, 1)) + 92 * random.integers(0, 16, users)
+    day = np.datetime64(date(2021, 1, 1)) + 365 * random.integers(0, 5, users)
     age = random.integers(2, 9, users) * 10.0
     columns = {
         "user_id": [f"user-{number:06d}" for number in range(users)],
@@ -68,13 +68,13 @@ def _users(users: int, random: np.random.Generator) -> pl.DataFrame:
         pl.col("age").fill_nan(None),
         pl.col("device").cast(pl.Enum(DEVICES)),
         pl.col("signup_date").cast(pl.Date),
-        discount=pl.Series(random.choice([0.0, 5.0], users, p=[0.9, 0.1])).cast(pl.Decimal(6, 2)),
+        discount=pl.when("member").then(5.0).otherwise(0.0).cast(pl.Decimal(6, 2)),
     )
     return frame.with_columns(pl.when(pl.Series(random.random(users) < 0.05)).then(None).otherwise("age").alias("age"))
 
 
 def _shown(about: pl.DataFrame, user: np.ndarray, items: int, random: np.random.Generator) -> np.ndarray:
-    """Five different items for each request, by a softmax over popularity and taste."""
+    """Five items for each request, by a softmax over popularity and taste."""
     codes = about.select(pl.col("country").cast(pl.Categorical).to_physical(), pl.col("device").to_physical())
     taste = random.normal(size=(len(COUNTRIES), TASTES))[codes["country"]]
     taste = taste + random.normal(size=(len(DEVICES), TASTES))[codes["device"]]

@@ -47,7 +47,7 @@ class _Lines:
             wait, now, tasks = EVERY, perf_counter(), self.tasks[-1:]
             so_far = round(now - self._start)
             clock = f"{so_far // 3600}:{so_far // 60 % 60:02}:{so_far % 60:02}"
-            print(f"[{clock}] {tasks[0].line(now) if tasks else 'starting'}", file=sys.stderr, flush=True)
+            print(f"[{clock}] {tasks[0].line(now) if tasks else 'working'}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Print no more."""
