@@ -75,6 +75,10 @@ class SavedPolicy:
         """log π(·|x), (contexts, actions), in the order of its own `actions`."""
         return self.policy.log_probs(contexts)
 
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """log π of the candidates, (contexts, width)."""
+        return self.policy.log_probs_among(contexts)
+
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """log π(a_n|x_n) of every logged row, actions matched by their ids."""
         return logged_log_prob(self.policy, log)

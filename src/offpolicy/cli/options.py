@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NOT_IN_FILES = ("config", "help")
 SINGLE = ("action", "reward", "propensity", "cluster", "timestamp", "actions")
+REQUESTS = ("candidates", "request", "shown", "keep_prob", "row_weight")
 
 
 def _load_config(context: typer.Context, path: str | None) -> str | None:
@@ -56,6 +57,25 @@ RewardRange = Annotated[
 ]
 Actions = Annotated[
     str | None, typer.Option("--actions", help="File with all actions (column as in the log) and their features.")
+]
+CandidateColumn = Annotated[
+    str | None, typer.Option("--candidates", help="The column with the list of actions that were on offer.")
+]
+CandidateFeatures = Annotated[
+    list[str] | None,
+    typer.Option("--candidate-feature", help="A column of lists with one value for each candidate; repeatable."),
+]
+RequestColumn = Annotated[
+    str | None, typer.Option("--request", help="In a table with a row a candidate: the column with the request's id.")
+]
+ShownColumn = Annotated[
+    str | None, typer.Option("--shown", help="In a table with a row a candidate: whether it was the one shown.")
+]
+KeepProbColumn = Annotated[
+    str | None, typer.Option("--keep-prob", help="The column with the probability with which a row was kept.")
+]
+RowWeightColumn = Annotated[
+    str | None, typer.Option("--row-weight", help="The column with the number of events that a row stands for.")
 ]
 DropDuplicates = Annotated[
     bool, typer.Option("--drop-duplicates", help="Drop rows that are exact copies of earlier ones, and say how many.")
@@ -128,13 +148,16 @@ def log_spec(context: typer.Context) -> "LogSpec":
 
     given = context.params
     single: dict[str, Any] = {name: given.get(name) for name in SINGLE}
+    requests: dict[str, Any] = {name: given.get(name) for name in REQUESTS}
     return LogSpec(
         source=given["log"],
         context=tuple(given.get("context") or ()),
         kinds=pairs("kind", given.get("kind") or ()),
         reward_range=reward_range(given.get("reward_range")),
         drop_duplicates=bool(given.get("drop_duplicates")),
+        candidate_features=tuple(given.get("candidate_feature") or ()),
         **single,
+        **requests,
     )
 
 

@@ -9,18 +9,24 @@ from offpolicy.cli.options import (
     ActionColumn,
     Actions,
     AsJson,
+    CandidateColumn,
+    CandidateFeatures,
     ClusterColumn,
     Config,
     ContextColumns,
     Invocation,
+    KeepProbColumn,
     Kinds,
     Log,
     LoggingModel,
     PropensityColumn,
+    RequestColumn,
     RewardColumn,
     RewardRange,
+    RowWeightColumn,
     Seed,
     Settings,
+    ShownColumn,
     TimestampColumn,
     log_spec,
 )
@@ -38,6 +44,12 @@ def tune(
     kind: Kinds = None,
     reward_range: RewardRange = None,
     actions: Actions = None,
+    candidates: CandidateColumn = None,
+    candidate_feature: CandidateFeatures = None,
+    request: RequestColumn = None,
+    shown: ShownColumn = None,
+    keep_prob: KeepProbColumn = None,
+    row_weight: RowWeightColumn = None,
     method: Annotated[str, typer.Option("--method", help="The method whose hyper-parameters to search.")] = "uips",
     trials: Annotated[int, typer.Option("--trials", min=1, help="Settings to try.")] = 20,
     space: Annotated[str, typer.Option("--space", help="Search space: effective or paper.")] = "effective",
@@ -66,7 +78,7 @@ def tune(
         return
     lines("Noted", notes)
     names = list(dict.fromkeys(name for trial in results["trials"] for name in trial))
-    shown = results["trials"][:10]
-    table(f"Best of {len(results['trials'])} trials", names, [[trial.get(name) for name in names] for trial in shown])
+    first = results["trials"][:10]
+    table(f"Best of {len(results['trials'])} trials", names, [[trial.get(name) for name in names] for trial in first])
     flags = " ".join(f"--set {name}={value}" for name, value in results["settings"].items())
     lines("Learn with", [f"offpolicy learn ... --method {results['method']} {flags}"])

@@ -78,6 +78,8 @@ def _draws(log: LoggedData, target: Policy, seed: int) -> tuple[npt.NDArray[np.i
         row = torch.from_numpy(batch.row_context)
         pick = drawn_actions(log_prob, row, uniform[torch.from_numpy(batch.rows)])
         drawn[batch.rows] = pick.numpy()
+        if log.candidates is not None:
+            drawn[batch.rows] = log.candidates.take(batch.contexts).padded()[batch.row_context, pick.numpy()]
         of_drawn[batch.rows] = log_prob[row, pick].numpy()
-        of_logged[batch.rows] = log_prob[row, torch.from_numpy(batch.row_action)].numpy()
+        of_logged[batch.rows] = log_prob[row, torch.from_numpy(batch.row_place)].numpy()
     return drawn, of_drawn, of_logged

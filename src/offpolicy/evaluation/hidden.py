@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from offpolicy.evaluation.value import Array
-from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, PopularityPolicy, batch_log_probs, logged_log_prob
 from offpolicy.progress import progress
 from offpolicy.propensity import fit_logging_policy, shortened
 from offpolicy.results import ColumnStrength, Sensitivity
-from offpolicy.rewards import RewardModel
+from offpolicy.rewards import RewardModel, choice_rewards
 
 MOST_COLUMNS = 8
 """Columns that are left out in turn, the first of the log's."""
@@ -55,7 +55,7 @@ def sharp_range(
         events = torch.from_numpy(np.array(log.context_weight[batch.contexts]))
         policy = batch_log_probs(target, log, batch).double().exp() * events[:, None]
         logging = batch_log_probs(beta, log, batch).double().exp()
-        reward = rewards.rewards(log.contexts.take(batch.contexts)).double()
+        reward = choice_rewards(rewards, log.contexts.take(batch.contexts)).double()
         for place, gamma in enumerate(gammas):
             sums[:, place] += [float((policy * end).sum()) for end in sharp_ends(logging, reward, gamma)]
     low, high = sums / log.context_weight.sum()
@@ -97,7 +97,7 @@ def column_strengths(log: LoggedData, seed: int = 0) -> list[ColumnStrength]:
         advance("all columns")
         for column in columns:
             kept = {name: values for name, values in log.contexts.items() if name != column}
-            part = replace(log, contexts=FeatureTable(kept)) if kept else log
+            part = replace(log, contexts=log.contexts.changed(kept)) if kept else log
             # The ridge stays as it is, else its choice would pass for an effect of the column.
             without = linear.refit(part).policy if kept else PopularityPolicy.fit(log)
             gamma, odds = np.exp(np.quantile(np.abs(_scores(without, part) - full), QUANTILE, axis=1)).tolist()

@@ -14,7 +14,7 @@ from torch import Tensor
 from offpolicy.estimators import log_floor
 from offpolicy.log import LogBatch, LoggedData
 from offpolicy.policies import Policy, aligned, batch_log_probs, logged_log_prob, rows_only, tensor
-from offpolicy.rewards import RewardModel, row_rewards
+from offpolicy.rewards import RewardModel, choice_rewards, row_rewards
 
 ContextSum = Callable[[Tensor, Tensor], Tensor]
 
@@ -74,7 +74,7 @@ def policy_inputs(
     for batch in log.batches() if asked else ():
         contexts = log.contexts.take(batch.contexts)
         beta = batch_log_probs(logging, log, batch) if any(one.needs_logging for one in asked.values()) else None
-        rewards = None if reward_model is None else reward_model.rewards(contexts)
+        rewards = None if reward_model is None else choice_rewards(reward_model, contexts)
         for one in asked.values():
             one.add(batch, beta, rewards, top_p)
     inputs = {}
@@ -145,7 +145,7 @@ class _Pass:
 
     def add(self, batch: LogBatch, log_logging: Tensor | None, rewards: Tensor | None, top_p: float) -> None:
         log_target = batch_log_probs(self._target, self._log, batch)
-        cell = (torch.from_numpy(batch.row_context), torch.from_numpy(batch.row_action))
+        cell = (torch.from_numpy(batch.row_context), torch.from_numpy(batch.row_place))
         parts = {"log_target": log_target[cell]}
         if log_logging is not None:
             for name in self._sums.intersection(CONTEXT_SUMS):
@@ -153,18 +153,28 @@ class _Pass:
             if self._sums.intersection(TOP_P_INPUTS):
                 parts |= _top_p_parts(log_target, log_logging, cell, top_p)
             if GROUP_INPUT in self._sums:
-                assert self._groups is not None
-                parts[GROUP_INPUT] = _group_ratio(log_target, log_logging, cell, self._groups)
+                parts[GROUP_INPUT] = _group_ratio(log_target, log_logging, cell, self._groups_of(batch))
         prob = log_target.exp() if rewards is not None or self.unsupported is not None else log_target
         if self._has_rewards:
             assert rewards is not None
             parts["baseline"] = (prob * rewards).sum(1)[cell[0]]
         if self.unsupported is not None:
             assert log_logging is not None
-            hardly_shown = log_logging < np.log(least_support(log_logging.shape[1]))
+            least = np.log(least_support(log_logging.shape[1]))
+            if self._log.candidates is not None:
+                sizes = torch.from_numpy(self._log.candidates.sizes[batch.contexts])
+                least = (UNSUPPORTED / sizes).log().unsqueeze(1)
+            hardly_shown = log_logging < least
             self.unsupported[batch.contexts] = (prob * hardly_shown).sum(1, dtype=torch.float64)
         for name, values in self._rows.items():
             values[batch.rows] = parts[name].double()
+
+    def _groups_of(self, batch: LogBatch) -> Tensor:
+        """The group of each action, or of each candidate of a batch, (contexts, width)."""
+        assert self._groups is not None
+        if self._log.candidates is None:
+            return self._groups
+        return self._groups[torch.from_numpy(self._log.candidates.take(batch.contexts).padded()).clamp(min=0)]
 
     def finish(self, log_logging: Tensor, imputed: Tensor | None) -> dict[str, Tensor]:
         inputs = dict(self._rows)
@@ -198,10 +208,14 @@ def _top_p_parts(
 
 
 def _group_ratio(log_target: Tensor, log_logging: Tensor, cell: tuple[Tensor, Tensor], groups: Tensor) -> Tensor:
-    """log π(g|x) − log β̂(g|x) of the rows' groups."""
+    """log π(g|x) − log β̂(g|x) of the rows' groups; `groups` of all actions, or of the candidates of each context."""
     masses = []
     for log_prob in (log_target, log_logging):
         mass = torch.zeros(len(log_prob), int(groups.max()) + 1, dtype=torch.float64)
+        if groups.ndim == 2:
+            mass.scatter_add_(1, groups, log_prob.double().exp())
+            masses.append(mass[cell[0], groups[cell]].log())
+            continue
         masses.append(mass.index_add_(1, groups, log_prob.double().exp())[cell[0], groups[cell[1]]].log())
     return _difference(masses[0], masses[1])
 

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.clusters import ROWS, WEIGHT
-from offpolicy.evaluation.inputs import least_support
+from offpolicy.evaluation.inputs import UNSUPPORTED, least_support
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.tails import pareto_shape
 from offpolicy.evaluation.value import Array
@@ -70,7 +70,11 @@ def preflight(rows: PolicyRows, estimate: AutoEstimate, repeats: Repeats | None 
                 value=mean,
                 passed=mean <= UNSUPPORTED_MASS,
                 meaning="share of the policy's choices that logging makes with probability below "
-                f"{least_support(log.n_actions):.3g}",
+                + (
+                    f"{least_support(log.n_actions):.3g}"
+                    if log.candidates is None
+                    else f"{UNSUPPORTED:g} of its even share of the candidates"
+                ),
             )
         )
         supported = float((rows.unsupported <= UNSUPPORTED_MASS / 2).double().mean())

@@ -58,6 +58,10 @@ class LearnedPolicy:
         """log π(·|x), (contexts, actions)."""
         return self.policy.log_probs(contexts)
 
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """log π of the candidates, (contexts, width)."""
+        return self.policy.log_probs_among(contexts)
+
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """log π(a_n|x_n) of logged rows, float64, actions matched by id."""
         return logged_log_prob(self.policy, log)

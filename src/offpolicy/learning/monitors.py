@@ -16,7 +16,7 @@ from offpolicy.datasets import CandidateLists
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import ActionSets, RankingSums, Terms, clustered, rank_all, rank_lists
 from offpolicy.learning.objective import Objective
-from offpolicy.learning.rows import context_inputs
+from offpolicy.learning.rows import PolicyHead, context_inputs
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models import ContextBatches, expectation, softmax_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, tensor
@@ -103,13 +103,15 @@ class HeldOut:
         log_prob = torch.empty(self.log.n_rows, dtype=dtype)
         baseline = torch.zeros(self.log.n_rows, dtype=torch.float64)
         for batch in ContextBatches(self.log, CONTEXTS_AT_ONCE).epoch():
-            head = (policy.states(batch.contexts), policy.weights, policy.bias)
-            log_prob[batch.rows] = softmax_log_prob(*head, batch.row_context, batch.row_action)
-            for name, values in context_inputs(spec.inputs, rows, batch, *head).items():
+            offered = batch.offered(policy.scorer)
+            head = PolicyHead(policy.states(batch.contexts), policy.weights, policy.bias, offered)
+            parts, taken = (head.states, head.weights, head.bias), (batch.row_context, batch.row_action)
+            log_prob[batch.rows] = softmax_log_prob(*parts, *taken, offered=offered)
+            for name, values in context_inputs(spec.inputs, rows, batch, head).items():
                 given.setdefault(name, torch.empty(self.log.n_rows, dtype=dtype))
                 given[name][batch.rows] = values[batch.row_context]
             if objective.reward_model is not None:
-                mean = expectation(*head, objective.rewards(batch))
+                mean = expectation(*parts, objective.rewards(batch), offered)
                 baseline[batch.rows] = mean.double()[batch.row_context]
         reward = given["reward"].double()
         if spec.estimator is None:

@@ -13,9 +13,9 @@ from torch import Tensor
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.learning.objectives import Moments, RowTerms, top_k_factor
-from offpolicy.learning.rows import RowInputs, context_inputs
+from offpolicy.learning.rows import PolicyHead, RowInputs, context_inputs
 from offpolicy.models import Batch, Full, InBatch, Normaliser, Places, Scorer, Values, total_expectation
-from offpolicy.rewards import CrossFittedRewards, RewardModel
+from offpolicy.rewards import CrossFittedRewards, RewardModel, choice_rewards
 
 
 @dataclass
@@ -61,9 +61,10 @@ class Objective:
         """The scalar to ascend."""
         weights, bias = scorer.actions()
         states = batch.states(scorer)
-        total = self._correction(states, weights, bias, batch) if self.spec.corrects else states.new_zeros(())
+        head = PolicyHead(states, weights, bias, batch.offered(scorer))
+        total = self._correction(head, batch) if self.spec.corrects else states.new_zeros(())
         if self.reward_model is not None:
-            total = total + self._baseline(states, weights, bias, batch)
+            total = total + self._baseline(head, batch)
         mean = total / (self.events_a_batch if self.spec.per_row else self.events(batch))
         self.observed.objective += float(mean.detach())
         return mean
@@ -94,16 +95,15 @@ class Objective:
             kept = kept & (self.count > 0)
         return kept & (self.rows.fixed["reward"] != 0) if self.spec.skips_zero_reward else kept
 
-    def _correction(self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
-        coefficients = self.coefficients(states, weights, bias, batch)
-        rows = (states, weights, bias, batch.row_context, batch.row_action)
-        return self.head(batch).surrogate(*rows, coefficients, whole_batch=not self.spec.per_row)
+    def _correction(self, head: PolicyHead, batch: Batch) -> Tensor:
+        coefficients = self.coefficients(head, batch)
+        rows = (head.states, head.weights, head.bias, batch.row_context, batch.row_action)
+        whole = not self.spec.per_row
+        return self.head(batch).surrogate(*rows, coefficients, whole_batch=whole, offered=head.offered)
 
-    def coefficients(
-        self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch
-    ) -> Callable[[Tensor, Places], Tensor]:
+    def coefficients(self, head: PolicyHead, batch: Batch) -> Callable[[Tensor, Places], Tensor]:
         """c_n as a function of log π of some rows of the batch and their places in it."""
-        terms_of = self.batch_terms(states, weights, bias, batch)
+        terms_of = self.batch_terms(head, batch)
         formula = self.spec.formula
 
         def coefficients(log_prob: Tensor, places: Places) -> Tensor:
@@ -119,13 +119,11 @@ class Objective:
 
         return coefficients
 
-    def batch_terms(
-        self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch
-    ) -> Callable[[Tensor, Places], RowTerms]:
+    def batch_terms(self, head: PolicyHead, batch: Batch) -> Callable[[Tensor, Places], RowTerms]:
         """The terms of some rows of the batch as a function of their log π and their places in it."""
         scorer = self.current_propensity_scorer
-        current = None if scorer is None else self._current_log_logging(scorer, batch).to(states.dtype)
-        sums = context_inputs(self.spec.inputs, self.rows, batch, states, weights, bias)
+        current = None if scorer is None else self._current_log_logging(scorer, batch).to(head.states.dtype)
+        sums = context_inputs(self.spec.inputs, self.rows, batch, head)
 
         def terms(log_prob: Tensor, places: Places) -> RowTerms:
             given = self.rows.of(batch.rows[places])
@@ -166,30 +164,30 @@ class Objective:
         capped = weight.clamp(max=self.spec.weight_cap)
         return capped, capped if estimator.normaliser == "weight" else normaliser
 
-    def _baseline(self, states: Tensor, weights: Tensor, bias: Tensor, batch: Batch) -> Tensor:
+    def _baseline(self, head: PolicyHead, batch: Batch) -> Tensor:
         """Σ over events of Σ_a π(a|x) (q̂(x, a) − b): each context counts as often as it has events."""
         rewards, shift, top_k = self.rewards(batch), self.spec.reward_baseline, self.spec.top_k
-        fixed_states, fixed_weights, fixed_bias = states.detach(), weights.detach(), bias.detach()
+        states, fixed = head.states, head.detached()
 
         def values(part: slice) -> Tensor:
             gains = (rewards(part) - shift).to(states.dtype)
             if top_k == 1:
                 return gains
-            log_prob = torch.addmm(fixed_bias, fixed_states[part], fixed_weights.T).log_softmax(1)
-            return gains * top_k_factor(log_prob, top_k)
+            return gains * top_k_factor(fixed.log_probs(part), top_k)
 
         times = None if self.count is None else self.count[batch.rows]
         counts = torch.bincount(batch.row_context, times, minlength=len(states)).to(states.dtype)
-        return total_expectation(states, weights, bias, values, counts)
+        return total_expectation(states, head.weights, head.bias, values, counts, head.offered)
 
     def rewards(self, batch: Batch) -> Values:
         """q̂(x, ·) of a batch's contexts, by models that did not see their rows where it is cross-fitted."""
         model, known, fold = self.reward_model, self.rows.by_context.get("rewards"), self.rows.fixed.get("fold")
         if known is not None:
-            return lambda part: known[batch.numbers[part]]
+            width = known.shape[1] if batch.table.candidates is None else batch.contexts.candidates.width  # type: ignore[union-attr]
+            return lambda part: known[batch.numbers[part], :width]
         assert model is not None
         if not isinstance(model, CrossFittedRewards):
-            return lambda part: model.rewards(batch.contexts.take(part))
+            return lambda part: choice_rewards(model, batch.contexts.take(part))
         if fold is None:
             return model.values(batch.contexts)
         events = torch.ones(len(batch.rows)) if self.count is None else self.count[batch.rows].float()
@@ -203,4 +201,5 @@ class Objective:
         scorer.eval()
         weights, bias = scorer.actions()
         states = batch.states(scorer)
-        return self.head(batch).log_prob(states, weights, bias, batch.row_context, batch.row_action)
+        rows, offered = (batch.row_context, batch.row_action), batch.offered(scorer)
+        return self.head(batch).log_prob(states, weights, bias, *rows, offered=offered)

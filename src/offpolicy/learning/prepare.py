@@ -17,7 +17,7 @@ from offpolicy.learning.objective import Objective
 from offpolicy.learning.rows import Integers, check_rows, is_kept, row_count, row_inputs
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData, digest
-from offpolicy.models import LinearScorer, Scorer, linear_scorer, two_tower_scorer
+from offpolicy.models import LinearScorer, Scorer, linear_scorer, two_tower_scorer, with_candidate_features
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy
 from offpolicy.propensity import LoggingPolicy
@@ -194,13 +194,13 @@ def make_scorer(log: LoggedData, config: LearnerConfig) -> Scorer:
     """A fresh scorer for a log, as configured."""
     options: dict[str, Any] = dict(config.scorer_options)
     if callable(config.scorer):
-        return config.scorer(log)
+        return with_candidate_features(config.scorer(log), log)
     if config.scorer == "two_tower":
-        return two_tower_scorer(log, **({"seed": config.seed} | options))
+        return with_candidate_features(two_tower_scorer(log, **({"seed": config.seed} | options)), log)
     scorer = linear_scorer(log, **options)
     if config.initial_spread > 0:
         _scatter(scorer, config)
-    return scorer
+    return with_candidate_features(scorer, log)
 
 
 @torch.no_grad()

@@ -14,8 +14,16 @@ from offpolicy.evaluation import CONTEXT_SUMS, TOP_P_INPUTS, log_count_prob, top
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.log import LoggedData
-from offpolicy.models import Batch, Batches, ContextBatches, RowBatches, iterate_log_probs
-from offpolicy.policies import Policy, logged_log_prob, tensor
+from offpolicy.models import (
+    Batch,
+    Batches,
+    ContextBatches,
+    Offered,
+    RowBatches,
+    candidate_logits,
+    iterate_log_probs,
+)
+from offpolicy.policies import Policy, choice_log_probs, logged_log_prob, tensor
 
 Integers = npt.NDArray[np.int64]
 WHOLE_NUMBERS = ("context_index", "action", "logging_rank", "fold")
@@ -88,11 +96,14 @@ def row_inputs(
             rows.put(name, tensor(values))
     if wanted & set(CONTEXT_SUMS) and logging is not None and is_kept(log):
         rows.by_context["log_logging"] = torch.cat(
-            [logging.log_probs(log.contexts.take(tile.contexts)).to(dtype) for tile in log.batches()]
+            [
+                _widened(choice_log_probs(logging, log.contexts.take(tile.contexts)).to(dtype), log.width)
+                for tile in log.batches()
+            ]
         )
     if wanted & set(TOP_P_INPUTS):
         assert logging is not None
-        _put_top(rows, log, logging, int(min(float(spec.values.get("top_p", 100.0)), log.n_actions)))
+        _put_top(rows, log, logging, int(min(float(spec.values.get("top_p", 100.0)), log.width)))
     return rows
 
 
@@ -101,13 +112,13 @@ def _put_top(rows: RowInputs, log: LoggedData, logging: Policy, p: int) -> None:
     top = torch.empty(log.n_contexts, p, dtype=torch.int32)
     mass, rank = torch.empty(log.n_rows), torch.empty(log.n_rows, dtype=torch.int64)
     for tile in log.batches():
-        log_probs = logging.log_probs(log.contexts.take(tile.contexts))
+        log_probs = _widened(choice_log_probs(logging, log.contexts.take(tile.contexts)), log.width)
         best = top_actions(log_probs, p)
         top[tile.contexts] = best.int()
         mass[tile.rows] = log_probs.gather(1, best).logsumexp(1).float()[tile.row_context]
         place = torch.full(log_probs.shape, p)
         place.scatter_(1, best, torch.arange(p).expand_as(best))
-        rank[tile.rows] = place[tile.row_context, tile.row_action] if p < log.n_actions else 0
+        rank[tile.rows] = place[tile.row_context, tile.row_place] if p < log.width else 0
     rows.by_context["top"] = top
     rows.put("log_logging_top", mass)
     rows.put("logging_rank", rank)
@@ -115,7 +126,7 @@ def _put_top(rows: RowInputs, log: LoggedData, logging: Policy, p: int) -> None:
 
 def is_kept(log: LoggedData) -> bool:
     """Whether a table of the log's contexts × actions is small enough to keep."""
-    return log.n_contexts * log.n_actions * torch.float32.itemsize <= KEPT_BYTES
+    return log.n_contexts * log.width * torch.float32.itemsize <= KEPT_BYTES
 
 
 def row_count(log: LoggedData, dtype: torch.dtype) -> Tensor | None:
@@ -165,34 +176,65 @@ def batches_of(log: LoggedData, config: LearnerConfig, rows: Integers | None = N
     return ContextBatches(log, config.batch_contexts or min(512, max(16, log.n_contexts // 32)), rows)
 
 
+@dataclass(frozen=True)
+class PolicyHead:
+    """π of a batch's contexts: states, weights and bias of the softmax, and what is on offer where not all is."""
+
+    states: Tensor
+    weights: Tensor
+    bias: Tensor
+    offered: Offered | None = None
+
+    def detached(self) -> "PolicyHead":
+        """The same without gradients."""
+        return PolicyHead(self.states.detach(), self.weights.detach(), self.bias.detach(), self.offered)
+
+    def log_probs(self, part: slice) -> Tensor:
+        """log π of what some of the contexts offer."""
+        if self.offered is None:
+            return torch.addmm(self.bias, self.states[part], self.weights.T).log_softmax(1)
+        with torch.no_grad():
+            logits = candidate_logits(self.states[part], self.weights, self.bias, self.offered.take(part))
+            return logits.log_softmax(1)
+
+
 @torch.no_grad()
-def context_inputs(
-    wanted: frozenset[str], rows: RowInputs, batch: Batch, states: Tensor, weights: Tensor, bias: Tensor | None
-) -> Mapping[str, Tensor]:
+def context_inputs(wanted: frozenset[str], rows: RowInputs, batch: Batch, head: PolicyHead) -> Mapping[str, Tensor]:
     """Inputs of a batch's contexts that sum π (and β̂) over actions, a tile of contexts at a time."""
+    states = head.states
     sums = [name for name in CONTEXT_SUMS if name in wanted]
     names = sums + (["log_target_top"] if "log_target_top" in wanted else [])
     inputs = {name: states.new_empty(len(states)) for name in names}
     if not names:
         return inputs
     top = rows.by_context.get("top")
-    for part, log_prob in iterate_log_probs(states, weights, bias):
+    for part, log_prob in iterate_log_probs(states, head.weights, head.bias, offered=head.offered):
         if sums:
             log_logging = _log_logging(rows, batch, part).to(log_prob)
             for name in sums:
                 inputs[name][part] = CONTEXT_SUMS[name](log_prob, log_logging)
         if top is not None:
-            inputs["log_target_top"][part] = log_prob.gather(1, top[batch.numbers[part]].long()).logsumexp(1)
+            chosen = top[batch.numbers[part]].long()
+            found = _widened(log_prob, None if head.offered is None else int(chosen.amax()) + 1)
+            inputs["log_target_top"][part] = found.gather(1, chosen).logsumexp(1)
     return inputs
 
 
 def _log_logging(rows: RowInputs, batch: Batch, part: slice) -> Tensor:
     """log β̂ of all actions in some contexts of a batch: looked up if it is kept."""
     known = rows.by_context.get("log_logging")
+    width = None if batch.table.candidates is None else batch.contexts.candidates.width  # type: ignore[union-attr]
     if known is not None:
-        return known[batch.numbers[part]]
+        return known[batch.numbers[part], :width]
     assert rows.logging is not None
-    return rows.logging.log_probs(batch.contexts.take(part))
+    return _widened(choice_log_probs(rows.logging, batch.contexts.take(part)), width)
+
+
+def _widened(log_probs: Tensor, width: int | None) -> Tensor:
+    """Padded with impossible columns to a width."""
+    if width is None or log_probs.shape[1] == width:
+        return log_probs
+    return torch.nn.functional.pad(log_probs, (0, width - log_probs.shape[1]), value=-torch.inf)
 
 
 def check_rows(name: str, values: Any, n_rows: int) -> Tensor:

@@ -30,7 +30,7 @@ from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.monitors import Monitor
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
-from offpolicy.learning.rows import batches_of, merged_rows, rows_with_events
+from offpolicy.learning.rows import PolicyHead, batches_of, merged_rows, rows_with_events
 from offpolicy.log import LoggedData
 from offpolicy.models import Batch, Batches, Scorer, gradient_step
 from offpolicy.policies import ScorerPolicy
@@ -174,9 +174,10 @@ class Trainer:
         weights, bias = self.scorer.actions()
         total, square = 0.0, 0.0
         for batch in self.batches.epoch():
-            states = batch.states(self.scorer)
-            log_prob = objective.head(batch).log_prob(states, weights, bias, batch.row_context, batch.row_action)
-            terms = objective.batch_terms(states, weights, bias, batch)(log_prob, slice(None))
+            head = PolicyHead(batch.states(self.scorer), weights, bias, batch.offered(self.scorer))
+            parts, rows = (head.states, weights, bias), (batch.row_context, batch.row_action)
+            log_prob = objective.head(batch).log_prob(*parts, *rows, offered=head.offered)
+            terms = objective.batch_terms(head, batch)(log_prob, slice(None))
             gained = (terms.weight * terms.gain).double()
             times = 1.0 if objective.count is None else objective.count[batch.rows].double()
             total, square = total + float((gained * times).sum()), square + float((gained**2 * times).sum())

@@ -2,6 +2,7 @@
 
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
+from offpolicy.log.candidates import Candidates
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.features import (
     BagColumn,
@@ -24,7 +25,8 @@ from offpolicy.log.files import (
     separator_of,
 )
 from offpolicy.log.formats.obp import from_obp, target_prob_from_obp, to_obp
-from offpolicy.log.formats.vowpal import vowpal_frame
+from offpolicy.log.formats.vowpal import VowpalLog, vowpal_frame, vowpal_log
+from offpolicy.log.formats.vowpal_log import range_of_rewards, read_vowpal, to_cb_adf, to_dsjson
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.logged_data import LoggedData
@@ -40,6 +42,7 @@ __all__ = [
     "SUFFIXES",
     "ActionTable",
     "BagColumn",
+    "Candidates",
     "CategoricalColumn",
     "Codes",
     "Column",
@@ -56,6 +59,7 @@ __all__ = [
     "Part",
     "RawColumns",
     "Vocabulary",
+    "VowpalLog",
     "blank_lines_at_end",
     "check_columns",
     "column_names",
@@ -71,14 +75,19 @@ __all__ = [
     "numbers",
     "owned",
     "pieces",
+    "range_of_rewards",
     "read_log",
     "read_table",
+    "read_vowpal",
     "row_pieces",
     "sealed",
     "separator_of",
     "table_hashes",
     "target_prob_from_obp",
+    "to_cb_adf",
+    "to_dsjson",
     "to_obp",
     "typed_text",
     "vowpal_frame",
+    "vowpal_log",
 ]

@@ -57,7 +57,10 @@ def _series(name: str, values: Any) -> pl.Series:
 
 def deduplicated(table: FeatureTable) -> tuple[FeatureTable, Codes]:
     """The distinct entries of a table, and for each entry its position among them."""
-    groups = group_rows([_key(column) for column in table.values()])
+    keys = [_key(column) for column in table.values()]
+    if table.candidates is not None:
+        keys.append(pl.Series(table.candidates.hashes.view(np.int64)))
+    groups = group_rows(keys)
     return table.take(groups.first_row), owned(groups.index)
 
 

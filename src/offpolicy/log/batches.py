@@ -26,6 +26,8 @@ class LogBatch:
     """Which context of the slice each of them points at."""
     row_action: Rows
     """Their logged actions."""
+    row_place: Rows
+    """The column of each in an array of (contexts, width): the action, or its place among the candidates."""
 
 
 def pieces(n: int, width: int, budget: int | None = None) -> Iterator[slice]:
@@ -41,7 +43,7 @@ def row_pieces(n: int) -> Iterator[slice]:
 
 
 def batches_of(
-    context_index: Codes, action: Codes, n_contexts: int, width: int, budget: int | None = None
+    context_index: Codes, action: Codes, place: Codes | Rows, n_contexts: int, width: int, budget: int | None = None
 ) -> Iterator[LogBatch]:
     """Batches of contexts of `width` numbers, with the rows that point at them."""
     in_order = bool((context_index[1:] >= context_index[:-1]).all())
@@ -51,4 +53,5 @@ def batches_of(
         span = slice(int(starts[contexts.start]), int(starts[contexts.stop]))
         rows = np.arange(span.start, span.stop) if order is None else order[span].astype(np.int64)
         own = context_index[rows].astype(np.int64) - contexts.start
-        yield LogBatch(contexts, rows, own, action[rows].astype(np.int64))
+        chosen = action[rows].astype(np.int64)
+        yield LogBatch(contexts, rows, own, chosen, chosen if place is action else place[rows].astype(np.int64))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from offpolicy.errors import LogError
+from offpolicy.log.candidates import Candidates
 from offpolicy.log.features import (
     BagColumn,
     CategoricalColumn,
@@ -63,11 +64,21 @@ class RawColumns:
         return kind, _TYPED[kind](column, series, self.origin)
 
 
-def distinct_contexts(columns: RawColumns) -> tuple[FeatureTable, npt.NDArray[np.int32]]:
-    """The distinct rows of the columns as features, and for each row the position of its context."""
+def distinct_contexts(
+    columns: RawColumns, candidates: Candidates | None = None
+) -> tuple[FeatureTable, npt.NDArray[np.int32]]:
+    """The distinct rows of the columns as features, and for each row the position of its context.
+
+    With the candidates of each row, those that differ in what was on offer are different contexts.
+    """
     typed = {name: columns.typed(name) for name in columns.series}
-    groups = group_rows([series for _, series in typed.values()])
-    return _encoded(typed, groups, columns.origin), owned(groups.index)
+    keys = [series for _, series in typed.values()]
+    if candidates is None:
+        groups = group_rows(keys)
+        return _encoded(typed, groups, columns.origin), owned(groups.index)
+    groups = group_rows([*keys, pl.Series(candidates.hashes.view(np.int64))])
+    table = _encoded(typed, groups, columns.origin)
+    return FeatureTable(dict(table), candidates.take(groups.first_row)), owned(groups.index)
 
 
 def feature_table(columns: RawColumns) -> FeatureTable:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,9 @@ import polars as pl
 
 from offpolicy.errors import LogError
 from offpolicy.log.ids import Codes, Id, codes_in, distinct_ids, id_series, owned, sealed
+
+if TYPE_CHECKING:
+    from offpolicy.log.candidates import Candidates
 
 Checked = TypeVar("Checked")
 Kind: TypeAlias = Literal["numeric", "categorical", "embedding", "bag"]
@@ -256,13 +259,14 @@ Column: TypeAlias = NumericColumn | CategoricalColumn | EmbeddingColumn | BagCol
 
 
 class FeatureTable(Mapping[str, Column]):
-    """Named feature columns of equal length."""
+    """Named feature columns of equal length and, for contexts that do not offer all actions, their candidates."""
 
-    __slots__ = ("_columns", "_n_rows")
+    __slots__ = ("_candidates", "_columns", "_n_rows")
+    _candidates: "Candidates | None"
     _columns: dict[str, Column]
     _n_rows: int
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, Column], candidates: "Candidates | None" = None) -> None:
         """Keep the columns in the order given."""
         kept = dict(columns)
         if not kept:
@@ -272,14 +276,34 @@ class FeatureTable(Mapping[str, Column]):
             raise LogError(f"The columns of a feature table must have equal lengths, but they are {lengths}.")
         object.__setattr__(self, "_columns", kept)
         object.__setattr__(self, "_n_rows", next(iter(lengths.values())))
+        object.__setattr__(self, "_candidates", candidates)
+        if candidates is not None and len(candidates) != self._n_rows:
+            raise LogError(f"There are {self._n_rows} entries but {len(candidates)} candidate sets. Match them.")
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse: a feature table never changes."""
         raise AttributeError(f"A feature table is frozen; {name} cannot be set.")
 
-    def __reduce__(self) -> tuple[type["FeatureTable"], tuple[dict[str, Column]]]:
-        """Pickle as the columns."""
-        return FeatureTable, (self._columns,)
+    def __reduce__(self) -> tuple[type["FeatureTable"], tuple[Any, ...]]:
+        """Pickle as the columns and candidates."""
+        return FeatureTable, (self._columns, self._candidates)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal columns and candidates."""
+        if isinstance(other, FeatureTable) and self._candidates != other._candidates:
+            return False
+        return Mapping.__eq__(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def candidates(self) -> "Candidates | None":
+        """The actions on offer in each entry; None: all there are."""
+        return self._candidates
+
+    def changed(self, columns: Mapping[str, Column]) -> "FeatureTable":
+        """Other columns with the same candidates."""
+        return FeatureTable(columns, self._candidates)
 
     @property
     def n_rows(self) -> int:
@@ -301,7 +325,9 @@ class FeatureTable(Mapping[str, Column]):
     def take(self, index: Any) -> "FeatureTable":
         """The same columns at these positions."""
         columns = {name: column.take(index) for name, column in self._columns.items()}
-        return trusted(FeatureTable, _columns=columns, _n_rows=len(next(iter(columns.values()))))
+        candidates = None if self._candidates is None else self._candidates.take(index)
+        n_rows = len(next(iter(columns.values())))
+        return trusted(FeatureTable, _columns=columns, _n_rows=n_rows, _candidates=candidates)
 
     def __repr__(self) -> str:
         """The number of entries and each column's kind."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from offpolicy.log.features import BagColumn, CategoricalColumn, Column, Vocabulary
+from offpolicy.log.features import BagColumn, CategoricalColumn, Column, FeatureTable, Vocabulary
 from offpolicy.log.ids import owned
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
@@ -52,11 +52,15 @@ def number_hashes(values: npt.NDArray[Any]) -> Hashes:
 
 
 def table_hashes(columns: Mapping[str, Column], n_rows: int) -> Hashes:
-    """The hash of each entry of a table: the sum of its columns' hashes, each keyed by the column's name."""
+    """The hash of each entry of a table: the sum of its columns' hashes, each keyed by the column's name.
+
+    The candidates of a table of contexts count too; a plain mapping of its columns leaves them out.
+    """
     total = np.zeros(n_rows, dtype=np.uint64)
     for name, column in columns.items():
         total += mixed(_column_hashes(column) ^ text_hash(f"column {name}"))
-    return total
+    candidates = columns.candidates if isinstance(columns, FeatureTable) else None
+    return total if candidates is None else mixed(total + candidates.hashes)
 
 
 def _column_hashes(column: Column) -> Hashes:

@@ -1,6 +1,6 @@
 """The frozen log: rows of (context, action, reward) that point at contexts stored once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -13,11 +13,20 @@ from offpolicy.log.actions import ActionTable, coded_actions
 from offpolicy.log.arrays import context_table, deduplicated
 from offpolicy.log.assignment import Rows, checked_folds, checked_fractions, part_in_time, part_of_units
 from offpolicy.log.batches import LogBatch, batches_of
+from offpolicy.log.candidates import Candidates
 from offpolicy.log.features import FeatureTable, Vocabulary, trusted
 from offpolicy.log.hashing import Hashes, digest, mixed, number_hashes, occurrence, table_hashes, vocabulary_hashes
 from offpolicy.log.ids import Codes, owned
 from offpolicy.log.rewards import checked_range, rescaled
-from offpolicy.log.rules import ROW_ARRAYS, check_clusters, check_within, compacted, integer_times, sealed_rows
+from offpolicy.log.rules import (
+    ROW_ARRAYS,
+    check_clusters,
+    check_offered,
+    check_within,
+    compacted,
+    integer_times,
+    sealed_rows,
+)
 
 Unit: TypeAlias = Literal["context", "cluster", "time"]
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
@@ -64,6 +73,8 @@ class LoggedData:
             if not self.row_weight.any():
                 raise LogError("row_weight is zero in every row: the log stands for no event at all.")
         check_clusters(self.cluster, self.cluster_vocabulary)
+        if self.candidates is not None:
+            check_offered(self.candidates, self.actions, self.context_index, self.action)
 
     def __repr__(self) -> str:
         """The size of the log and the kinds of its features."""
@@ -92,6 +103,7 @@ class LoggedData:
         timestamp: Any = None,
         reward_range: tuple[float, float] = (0.0, 1.0),
         row_weight: Any = None,
+        candidates: Any = None,
     ) -> "LoggedData":
         """Build a log from arrays.
 
@@ -100,12 +112,19 @@ class LoggedData:
         exactly. `actions` is the number of actions K (then `action` holds codes 0..K-1), a sequence of ids, a
         `Vocabulary` or an `ActionTable` (then `action` holds ids), or None (the distinct ids of `action`).
         `reward` is on the scale of `reward_range` and is rescaled to [0, 1]. `row_weight` says how many events each row
-        stands for (1/keep probability in a log that keeps a share of its rows). Arrays are copied.
+        stands for (1/keep probability in a log that keeps a share of its rows). `candidates` are the actions on offer
+        in each entry of `contexts`: a list of ids each, or `Candidates`. Arrays are copied.
         """
         table = context_table(contexts)
+        if candidates is not None and actions is None:
+            actions = Vocabulary.of([*action, *(one for ids in candidates for one in ids)])
+        action_table, codes = coded_actions(action, actions)
+        if candidates is not None:
+            given = isinstance(candidates, Candidates)
+            sets = candidates if given else Candidates.of_lists(candidates, action_table.vocabulary)
+            table = FeatureTable(dict(table), sets)
         if context_index is None:
             table, context_index = deduplicated(table)
-        action_table, codes = coded_actions(action, actions)
         low, high = checked_range(reward_range)
         clusters = None if cluster is None else Vocabulary.of(cluster)
         if clusters is not None and clusters.ids.null_count():
@@ -140,9 +159,39 @@ class LoggedData:
         return len(self.actions)
 
     @property
+    def candidates(self) -> Candidates | None:
+        """The actions on offer in each context; None where every context offers them all."""
+        return self.contexts.candidates
+
+    @property
+    def width(self) -> int:
+        """The columns of an array of (contexts, what may be chosen): all actions, or the largest set of candidates."""
+        return self.n_actions if self.candidates is None else self.candidates.width
+
+    @cached_property
+    def row_place(self) -> Rows | Codes:
+        """The column of each row's action in such an array: its code, or its place among the candidates."""
+        return self.action if self.candidates is None else self.candidates.places(self.context_index, self.action)
+
+    @property
     def cluster_index(self) -> Codes:
-        """The unit of independence of each row: its cluster, or its context when no cluster was given."""
-        return self.context_index if self.cluster is None else self.cluster
+        """The unit of independence of each row: its cluster, or its context when no cluster was given.
+
+        Contexts that differ in their candidates alone are one unit.
+        """
+        if self.cluster is not None:
+            return self.cluster
+        return self.context_index if self.candidates is None else self._feature_unit[self.context_index]
+
+    @cached_property
+    def _feature_unit(self) -> Codes:
+        """The contexts with equal features, numbered."""
+        _, unit = np.unique(self._feature_hashes, return_inverse=True)
+        return owned(unit.astype(np.int32))
+
+    @cached_property
+    def _feature_hashes(self) -> Hashes:
+        return owned(table_hashes(dict(self.contexts), self.n_contexts))
 
     @property
     def n_events(self) -> float:
@@ -196,8 +245,9 @@ class LoggedData:
         if not len(changed["action"]):
             raise LogError("A log needs at least one row, but this one is empty.")
         changed["contexts"] = self.contexts if len(used) == self.n_contexts else self.contexts.take(used)
-        if "context_hashes" in self.__dict__:  # hashes are not worked out again for a part
-            changed["context_hashes"] = owned(self.context_hashes[used])
+        for name in ("context_hashes", "_feature_hashes"):  # hashes are not worked out again for a part
+            if name in self.__dict__:
+                changed[name] = owned(self.__dict__[name][used])
         if self.cluster is not None and "cluster_hashes" in self.__dict__:
             changed["cluster_hashes"] = owned(self.cluster_hashes[used_clusters])
         same = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -252,7 +302,9 @@ class LoggedData:
             return part_in_time(self._unit(by), shares)
         unit = self._unit(by)
         present = np.flatnonzero(np.bincount(unit))
-        hashes = self.context_hashes if by == "context" or self.cluster is None else self.cluster_hashes
+        hashes = self.cluster_hashes
+        if by == "context" or self.cluster is None:
+            hashes = self.context_hashes if self.candidates is None else np.unique(self._feature_hashes)
         part: Rows = np.zeros(int(present[-1]) + 1, dtype=np.int64)
         part[present] = part_of_units(hashes[present], shares, self.lineage + key)
         return np.asarray(part[unit])
@@ -260,7 +312,8 @@ class LoggedData:
     def _unit(self, by: Unit | None) -> npt.NDArray[Any]:
         if by is None:
             return self.cluster_index
-        units = {"context": self.context_index, "cluster": self.cluster, "time": self.timestamp}
+        contexts = self.context_index if self.candidates is None else self._feature_unit[self.context_index]
+        units = {"context": contexts, "cluster": self.cluster, "time": self.timestamp}
         if by not in units:
             raise ParameterError(f"by must be context, cluster or time, never the row, but it is {by!r}.")
         unit = units[by]
@@ -278,7 +331,7 @@ class LoggedData:
     def cluster_hashes(self) -> Hashes:
         """A hash of each cluster's id; of each context where there are no clusters."""
         if self.cluster is None:
-            return self.context_hashes
+            return self.context_hashes if self.candidates is None else np.unique(self._feature_hashes)
         vocabulary = self.cluster_vocabulary or Vocabulary(range(int(self.cluster.max()) + 1))
         return owned(vocabulary_hashes(vocabulary))
 
@@ -322,23 +375,30 @@ class LoggedData:
     def batches(self, budget: int | None = None, width: int | None = None) -> Iterator[LogBatch]:
         """The log in pieces: some contexts and every row that points at them, within a budget of bytes.
 
-        A context takes `width` numbers of 8 bytes, one an action unless given. This is the one way through a log.
+        A context takes `width` numbers of 8 bytes, one an action (or candidate) unless given. This is the one way
+        through a log.
         """
-        return batches_of(self.context_index, self.action, self.n_contexts, width or self.n_actions, budget)
+        return batches_of(self.context_index, self.action, self.row_place, self.n_contexts, width or self.width, budget)
 
     def with_actions(self, actions: ActionTable) -> "LoggedData":
         """The same rows under another action table: ids are matched, codes and features are the table's."""
         if actions is self.actions:
             return self
         codes = actions.vocabulary.encode(self.actions.vocabulary.ids)
-        missing = np.flatnonzero((codes < 0) & (self.action_count > 0))
+        used = self.action_count > 0
+        if self.candidates is not None:
+            used = used | (np.bincount(self.candidates.codes, minlength=self.n_actions) > 0)
+        missing = np.flatnonzero((codes < 0) & used)
         if missing.size:
             named = ", ".join(map(repr, self.actions.vocabulary.decode(missing[:5].tolist())))
             raise LogError(
                 f"The log holds {missing.size} actions that the table does not, such as {named}. Give a table with all "
                 "actions of the log."
             )
-        return self._changed(action=owned(codes[self.action]), actions=actions)
+        contexts = self.contexts
+        if self.candidates is not None:
+            contexts = FeatureTable(dict(contexts), self.candidates.recoded(actions.vocabulary))
+        return self._changed(action=owned(codes[self.action]), actions=actions, contexts=contexts)
 
     def weighted(self, row_weight: Any) -> "LoggedData":
         """The same rows, each standing for so many events; None takes every row for one."""
@@ -356,7 +416,7 @@ class LoggedData:
     def summary(self) -> dict[str, Any]:
         """Plain facts about the log, ready for JSON; rewards on the user's scale."""
         per_context = np.bincount(self.context_index, minlength=self.n_contexts)
-        return {
+        facts = {
             "rows": self.n_rows,
             "contexts": self.n_contexts,
             "rows_per_context_median": float(np.median(per_context)),
@@ -370,4 +430,18 @@ class LoggedData:
             "timestamps_recorded": self.timestamp is not None,
             "context_features": {name: column.kind for name, column in self.contexts.items()},
             "action_features": {name: column.kind for name, column in (self.actions.features or {}).items()},
+        }
+        return facts if self.candidates is None else facts | {"candidates": self._offered(self.candidates)}
+
+    def _offered(self, candidates: Candidates) -> dict[str, Any]:
+        """Facts about the candidate sets."""
+        sizes = candidates.sizes[self.context_index]
+        features: Mapping[str, Any] = candidates.features or {}
+        return {
+            "sets": len(np.unique(candidates.hashes)),
+            "least": int(sizes.min()),
+            "median": float(np.median(sizes)),
+            "most": int(sizes.max()),
+            "rows_without_choice": int((sizes == 1).sum()),
+            "features": {name: column.kind for name, column in features.items()},
         }

@@ -14,6 +14,7 @@ from offpolicy.log.encode import RawColumns, distinct_contexts, feature_table, i
 from offpolicy.log.features import Kind, Vocabulary
 from offpolicy.log.ids import UNKNOWN, Codes, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.offers import CANDIDATES, Offers, one_row_a_request
 from offpolicy.log.origin import Origin
 from offpolicy.log.rewards import to_unit
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
@@ -39,6 +40,12 @@ def read_log(
     actions: Any = None,
     reward_range: tuple[float, float] | None = None,
     drop_duplicates: bool = False,
+    candidates: str | None = None,
+    candidate_features: Sequence[str] = (),
+    request: str | None = None,
+    shown: str | None = None,
+    keep_prob: str | None = None,
+    row_weight: str | None = None,
 ) -> LoggedData:
     """Read a log from Parquet, CSV or NDJSON files (path, glob or list) or from a frame in memory.
 
@@ -48,6 +55,12 @@ def read_log(
     without it the actions are those that were logged. A timestamp may be a datetime, a date, an integer, or a float
     in seconds; dates and floats become microseconds. `drop_duplicates` keeps the first of rows that are equal in every
     column that was read (`log.duplicates` says which are not the first).
+
+    `candidates` names a column with the list of actions on offer in each row, the shown one among them;
+    `candidate_features` name columns of lists with one value for each of them. A table with a row a candidate is read
+    with `request` (its id) and `shown` (whether it was the one); a context column that varies within a request then
+    describes its candidates. `keep_prob` names the probability with which a row was kept in the log, so that it stands
+    for 1/keep_prob events; `row_weight` names that number itself.
     """
     schema = LogSchema(
         context=context,
@@ -58,8 +71,23 @@ def read_log(
         timestamp=timestamp,
         kinds={} if kinds is None else kinds,
         reward_range=UNIT_RANGE if reward_range is None else reward_range,
+        candidates=candidates,
+        candidate_features=candidate_features,
+        request=request,
+        shown=shown,
+        keep_prob=keep_prob,
+        row_weight=row_weight,
     )
-    log = _log_of(read_table(source, schema.columns), schema, actions)
+    table = read_table(source, schema.columns)
+    if schema.request is not None and schema.shown is not None:
+        asked = (*schema.context, *schema.candidate_features)
+        table, varying = one_row_a_request(table, schema.request, schema.shown, schema.action, asked)
+        context = tuple(name for name in schema.context if name not in varying)
+        if not context:
+            raise LogError("Every context column varies within a request, so none is left for the request itself.")
+        changes = {"candidates": CANDIDATES, "candidate_features": varying, "context": context}
+        schema = schema.model_copy(update=changes)
+    log = _log_of(table, schema, actions)
     return log.take(~log.duplicates) if drop_duplicates else log
 
 
@@ -78,7 +106,10 @@ def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
         smallest = np.nextafter(0.0, 1.0)
         rule = "must hold probabilities in (0, 1]"
         probs = _quantity(schema.propensity, series.pop(schema.propensity), (smallest, 1.0), origin, rule)
-    action_table, codes = _coded_actions(schema, series.pop(schema.action), given, origin)
+    weights = _row_weights(schema, series, origin)
+    offers = _offers(schema, series, origin)
+    action_table, codes = _coded_actions(schema, series.pop(schema.action), given, origin, offers)
+    sets = None if offers is None else offers.sets(action_table.vocabulary, codes, schema.kinds)
     clusters, cluster = None, None
     if schema.cluster is not None:
         kind = schema.kinds.get(schema.cluster)  # a context column may be a number there and an id here
@@ -90,7 +121,7 @@ def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
         times = _instants(schema.timestamp, series[schema.timestamp], origin)
     for name in set(series) - set(schema.context):
         del series[name]
-    contexts, index = distinct_contexts(RawColumns(series, schema.kinds, origin))
+    contexts, index = distinct_contexts(RawColumns(series, schema.kinds, origin), sets)
     return LoggedData(
         contexts=contexts,
         context_index=index,
@@ -102,7 +133,29 @@ def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
         timestamp=times,
         reward_range=(low, high),
         cluster_vocabulary=clusters,
+        row_weight=weights,
     )
+
+
+def _offers(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> Offers | None:
+    """The candidates of every row, where the schema names them."""
+    if schema.candidates is None:
+        return None
+    features = {name: series.pop(name) for name in schema.candidate_features}
+    return Offers.read(schema.candidates, series.pop(schema.candidates), features, schema.kinds, origin)
+
+
+def _row_weights(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> npt.NDArray[np.float64] | None:
+    """How many events each row stands for, where the schema says."""
+    if schema.keep_prob is not None:
+        rule = "must hold the probabilities, in (0, 1], with which rows were kept"
+        bounds = (np.nextafter(0.0, 1.0), 1.0)
+        return np.asarray(1 / _quantity(schema.keep_prob, series[schema.keep_prob], bounds, origin, rule))
+    if schema.row_weight is None:
+        return None
+    rule = "must hold how many events a row stands for, a number of at least 0"
+    bounds = (0.0, float(np.finfo(np.float64).max))
+    return _quantity(schema.row_weight, series[schema.row_weight], bounds, origin, rule)
 
 
 def _reward_rule(schema: LogSchema) -> str:
@@ -160,7 +213,7 @@ def _given_actions(actions: Any, schema: LogSchema) -> ActionTable | None:
 
 
 def _coded_actions(
-    schema: LogSchema, series: pl.Series, given: ActionTable | None, origin: Origin
+    schema: LogSchema, series: pl.Series, given: ActionTable | None, origin: Origin, offers: Offers | None = None
 ) -> tuple[ActionTable, Codes]:
     column = schema.action
     # Where the given ids are text, a CSV column is matched by its spelling and not typed first.
@@ -168,7 +221,7 @@ def _coded_actions(
     values = _ids(column, series, schema.kinds.get(column), origin, spelled=spelled)
     table = given
     if table is None:
-        vocabulary = Vocabulary.of(values)
+        vocabulary = Vocabulary.of(values) if offers is None else offers.vocabulary(values)
         if len(vocabulary) < 2:
             problem = f"holds a single action, {vocabulary.to_list()[0]!r}, so there is nothing to choose"
             raise origin.bad_column(column, problem, "Give actions=[...] if more actions were possible.")

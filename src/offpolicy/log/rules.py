@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offpolicy.errors import LogError
+from offpolicy.log.actions import ActionTable
+from offpolicy.log.candidates import Candidates
 from offpolicy.log.features import Vocabulary
 from offpolicy.log.ids import Codes, owned, sealed
 
@@ -76,3 +78,14 @@ def compacted(index: Codes, size: int) -> tuple[npt.NDArray[np.int64], Codes]:
     renumbered = np.cumsum(used, dtype=np.int32)
     renumbered -= 1
     return np.flatnonzero(used), owned(renumbered[index])
+
+
+def check_offered(candidates: Candidates, actions: ActionTable, context_index: Codes, action: Codes) -> None:
+    """Refuse sets of other actions than the table's, and rows whose action was not on offer."""
+    if candidates.vocabulary is not actions.vocabulary and candidates.vocabulary != actions.vocabulary:
+        raise LogError("Candidates must be actions of the log's table, in its codes. Recode them with `recoded`.")
+    outside = candidates.places(context_index, action) < 0
+    if outside.any():
+        row = int(np.argmax(outside))
+        named = actions.vocabulary.decode([int(action[row])])[0]
+        raise LogError(f"Row {row} shows the action {named!r}, which is not among its candidates. Fix or drop it.")

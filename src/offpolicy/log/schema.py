@@ -40,6 +40,18 @@ class LogSchema(BaseModel):
     propensity: ColumnName | None = None
     cluster: ColumnName | None = None
     timestamp: ColumnName | None = None
+    candidates: ColumnName | None = None
+    """Lists of the actions on offer; None: all actions."""
+    candidate_features: Annotated[tuple[ColumnName, ...], BeforeValidator(_as_tuple)] = ()
+    """Columns of lists, one value for each candidate."""
+    request: ColumnName | None = None
+    """Where the table has a row a candidate: the request it belongs to."""
+    shown: ColumnName | None = None
+    """And whether it is the one that was shown."""
+    keep_prob: ColumnName | None = None
+    """The probability with which a row was kept: it stands for 1/keep_prob events."""
+    row_weight: ColumnName | None = None
+    """How many events a row stands for."""
     kinds: dict[str, Kind] = Field(default_factory=dict)
     reward_range: tuple[float, float] = UNIT_RANGE
 
@@ -66,13 +78,23 @@ class LogSchema(BaseModel):
                         f"The column {roles[role][0]!r} cannot be both {role} and {other}. Give each its own column."
                     )
         checked_range(self.reward_range)
+        if (self.request is None) != (self.shown is None):
+            raise ParameterError("A table with a row a candidate needs both request and shown. Name the other column.")
+        if self.request is not None and self.candidates is not None:
+            raise ParameterError("Candidates are a column of lists or rows of their own, not both: drop one.")
+        if self.candidate_features and self.candidates is None and self.request is None:
+            raise ParameterError("candidate_features need candidates. Name the column that lists them.")
+        if self.keep_prob is not None and self.row_weight is not None:
+            raise ParameterError("A row's weight is 1/keep_prob or row_weight, not both: name one of the two columns.")
         return self
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that is needed, once each."""
         single = (self.action, self.reward, self.propensity, self.cluster, self.timestamp)
-        return tuple(dict.fromkeys([*self.context, *(name for name in single if name is not None)]))
+        requests = (self.candidates, self.request, self.shown, self.keep_prob, self.row_weight)
+        named = (name for name in (*single, *requests) if name is not None)
+        return tuple(dict.fromkeys([*self.context, *self.candidate_features, *named]))
 
     def check_kinds(self, columns: Iterable[str]) -> None:
         """Refuse a declared kind for a column that is not read."""

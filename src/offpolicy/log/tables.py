@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
 from offpolicy.errors import LogError
 from offpolicy.log.files import Format, column_names, expanded, format_of, read_columns
+from offpolicy.log.formats.vowpal import VowpalFormat, vowpal_log
 from offpolicy.log.frames import frame_columns, frame_names, wrapped
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.schema import listed, nearest
@@ -47,7 +48,18 @@ def read_table(source: Any, columns: Sequence[str], everything: bool = False, ar
             f"{paths[other]} is {formats[other].upper()} but {paths[0]} is {formats[0].upper()}. "
             "Read files of one format at a time."
         )
+    if formats[0] in ("dsjson", "cb"):
+        return _of_vowpal(paths, formats[0], columns, everything)
     return _stacked(paths, formats[0], columns, everything)
+
+
+def _of_vowpal(paths: Sequence[Path], form: Format, columns: Sequence[str], everything: bool) -> Table:
+    """Files of Vowpal Wabbit are read as one: a feature that one of them lacks is zero there."""
+    found = vowpal_log(paths, cast("VowpalFormat", form))
+    wanted = _wanted(columns, found.frame.columns, everything)
+    _check_present(wanted, found.frame.columns, str(paths[0]))
+    parts = tuple(Part(str(path), n_rows, path) for path, n_rows in zip(paths, found.parts, strict=True))
+    return Table({name: found.frame.get_column(name) for name in wanted}, Origin(parts))
 
 
 def _stacked(paths: Sequence[Path], form: Format, columns: Sequence[str], everything: bool) -> Table:

@@ -10,11 +10,13 @@ from offpolicy.models.all_actions import (
     top_k,
     total_expectation,
 )
+from offpolicy.models.choices import Offered, candidate_logits, log_softmax_of_some
 from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn, column_from_json
 from offpolicy.models.encoders import DesignMatrix, pooled_ids
 from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
 from offpolicy.models.network import NetworkScorer, id_columns, network_scorer
 from offpolicy.models.normalisers import Full, InBatch, Normaliser, Sampled
+from offpolicy.models.offers import CandidateScorer, offered_in, offered_of, with_candidate_features
 from offpolicy.models.recipes import (
     AnyScorerRecipe,
     ColumnsRecipe,
@@ -46,6 +48,7 @@ __all__ = [
     "AnyScorerRecipe",
     "Batch",
     "Batches",
+    "CandidateScorer",
     "ColumnsRecipe",
     "ContextBatches",
     "DesignMatrix",
@@ -59,6 +62,7 @@ __all__ = [
     "NetworkScorer",
     "Normaliser",
     "NumberColumn",
+    "Offered",
     "OnnxGraph",
     "Places",
     "RowBatches",
@@ -72,6 +76,7 @@ __all__ = [
     "ascend",
     "best_first",
     "build_scorer",
+    "candidate_logits",
     "column_from_json",
     "expectation",
     "gradient_step",
@@ -81,8 +86,11 @@ __all__ = [
     "linear_values",
     "log_normaliser",
     "log_normaliser_gradient",
+    "log_softmax_of_some",
     "logging_two_tower",
     "network_scorer",
+    "offered_in",
+    "offered_of",
     "pooled_ids",
     "register_scorer",
     "sample",
@@ -92,4 +100,5 @@ __all__ = [
     "total_expectation",
     "two_tower_scorer",
     "weighted_log_likelihood",
+    "with_candidate_features",
 ]

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from offpolicy.errors import ParameterError
+from offpolicy.log import pieces
+from offpolicy.models.choices import Offered, candidate_logits, log_softmax_of_some
 
 TILE = 128
 """Most contexts per tile."""
@@ -20,7 +22,8 @@ MAX_BYTES = 1 << 27
 """Largest buffer a tile may take unless the caller names a tile."""
 
 Values = Callable[[slice], Tensor]
-"""g(x, a) for some contexts and all actions, (tile, actions), asked for tile by tile; `expectation` asks twice."""
+"""g(x, a) for some contexts and all actions (or candidates), (tile, actions), asked for tile by tile; `expectation`
+asks twice."""
 
 
 def iterate_logits(
@@ -41,9 +44,17 @@ def iterate_logits(
 
 
 def iterate_log_probs(
-    states: Tensor, weights: Tensor, bias: Tensor | None, tile: int | None = None
+    states: Tensor, weights: Tensor, bias: Tensor | None, tile: int | None = None, offered: Offered | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """log π(·|x) of tile after tile of contexts (no gradient). The buffer is the caller's until the next step."""
+    """log π(·|x) of tile after tile of contexts (no gradient), with candidates those of the actions on offer.
+
+    The buffer is the caller's until the next step.
+    """
+    if offered is not None:
+        for part in pieces(len(states), 2 * offered.actions.shape[1], MAX_BYTES):
+            logits = candidate_logits(states[part].detach(), weights.detach(), bias, offered.take(part)).detach()
+            yield part, log_softmax_of_some(logits)
+        return
     for part, logits in iterate_logits(states, weights, bias, tile):
         yield part, torch.log_softmax(logits, 1, out=logits)
 
@@ -91,8 +102,13 @@ class _Expectation(torch.autograd.Function):
         return d_states, d_weights, d_bias, None
 
 
-def expectation(states: Tensor, weights: Tensor, bias: Tensor | None, values: Values) -> Tensor:
+def expectation(
+    states: Tensor, weights: Tensor, bias: Tensor | None, values: Values, offered: Offered | None = None
+) -> Tensor:
     """Σ_a π(a|x) g(x, a) of each context; differentiable in π: ∇ = Σ_a π (g − mean) ∇logit_a."""
+    if offered is not None:
+        prob = log_softmax_of_some(candidate_logits(states, weights, bias, offered)).exp()
+        return (prob * values(slice(0, len(states))).to(prob)).sum(1)
     mean: Tensor = _Expectation.apply(states, weights, bias, values)  # type: ignore[no-untyped-call]
     return mean
 
@@ -129,8 +145,17 @@ class _TotalExpectation(torch.autograd.Function):
         return *(None if each is None else each.mul_(upstream) for each in gradients), None, None
 
 
-def total_expectation(states: Tensor, weights: Tensor, bias: Tensor | None, values: Values, counts: Tensor) -> Tensor:
+def total_expectation(
+    states: Tensor,
+    weights: Tensor,
+    bias: Tensor | None,
+    values: Values,
+    counts: Tensor,
+    offered: Offered | None = None,
+) -> Tensor:
     """Σ_x n_x Σ_a π(a|x) g(x, a), with its gradient computed in the same pass as its value; one backward pass only."""
+    if offered is not None:
+        return expectation(states, weights, bias, values, offered) @ counts
     total: Tensor = _TotalExpectation.apply(states, weights, bias, values, counts)  # type: ignore[no-untyped-call]
     return total
 

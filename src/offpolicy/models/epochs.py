@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from offpolicy.log import FeatureTable, LoggedData
+from offpolicy.models.choices import Offered
 from offpolicy.models.normalisers import Normaliser
+from offpolicy.models.offers import offered_in
 from offpolicy.models.scorer import Scorer
 from offpolicy.models.tiles import Coefficients
 
@@ -41,6 +43,11 @@ class Batch:
     def states(self, scorer: Scorer) -> Tensor:
         """h(x) of the contexts, differentiable."""
         return scorer.states_at(self.table, self.numbers)
+
+    def offered(self, scorer: Scorer) -> Offered | None:
+        """The candidates of the contexts with their own scores, differentiable; None where all actions are."""
+        candidates = self.table.candidates
+        return None if candidates is None else offered_in(candidates.take(self.numbers.numpy()), scorer)
 
 
 class Batches(Protocol):
@@ -154,7 +161,8 @@ def ascend(
     """One step up the gradient of the mean of c_n log p(a_n|x_n), over rows or so many events; returns the mean."""
     weights, bias = scorer.actions()
     states = batch.states(scorer)
-    total = normaliser.surrogate(states, weights, bias, batch.row_context, batch.row_action, coefficients)
+    rows, offered = (batch.row_context, batch.row_action), batch.offered(scorer)
+    total = normaliser.surrogate(states, weights, bias, *rows, coefficients, offered=offered)
     mean = total / (max(len(batch.rows), 1) if events is None else events)
     gradient_step(optimiser, mean)
     return float(mean.detach())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
+from offpolicy.models.choices import Offered
 from offpolicy.models.softmax import log_normaliser, softmax_log_prob, weighted, weighted_log_likelihood
 from offpolicy.models.tiles import Coefficients, Places
 
@@ -24,7 +25,14 @@ class Normaliser(Protocol):
         """The name reports print, so that a result says which normaliser it used."""
 
     def log_prob(
-        self, states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Tensor, row_action: Tensor
+        self,
+        states: Tensor,
+        weights: Tensor,
+        bias: Tensor | None,
+        row_context: Tensor,
+        row_action: Tensor,
+        *,
+        offered: Offered | None = None,
     ) -> Tensor:
         """log p(a_n|x_n) of each row, differentiable in states, weights and bias."""
 
@@ -38,12 +46,14 @@ class Normaliser(Protocol):
         coefficients: Coefficients,
         *,
         whole_batch: bool = False,
+        offered: Offered | None = None,
     ) -> Tensor:
         """Σ sg(c_n) log p(a_n|x_n), the scalar whose gradient trains the scorer; followed by autograd.
 
         With `whole_batch`, coefficients that are a function are asked for once, for all rows.
         """
-        return weighted(self.log_prob(states, weights, bias, row_context, row_action), coefficients)
+        log_prob = self.log_prob(states, weights, bias, row_context, row_action, offered=offered)
+        return weighted(log_prob, coefficients)
 
 
 @dataclass(frozen=True)
@@ -53,10 +63,17 @@ class Full(Normaliser):
     name: ClassVar[str] = "full"
 
     def log_prob(
-        self, states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Tensor, row_action: Tensor
+        self,
+        states: Tensor,
+        weights: Tensor,
+        bias: Tensor | None,
+        row_context: Tensor,
+        row_action: Tensor,
+        *,
+        offered: Offered | None = None,
     ) -> Tensor:
         """log π(a_n|x_n)."""
-        return softmax_log_prob(states, weights, bias, row_context, row_action)
+        return softmax_log_prob(states, weights, bias, row_context, row_action, offered=offered)
 
     def surrogate(
         self,
@@ -68,10 +85,12 @@ class Full(Normaliser):
         coefficients: Coefficients,
         *,
         whole_batch: bool = False,
+        offered: Offered | None = None,
     ) -> Tensor:
         """Value and gradient in one fused pass."""
+        rows = (row_context, row_action)
         return weighted_log_likelihood(
-            states, weights, bias, row_context, row_action, coefficients, whole_batch=whole_batch
+            states, weights, bias, *rows, coefficients, whole_batch=whole_batch, offered=offered
         )
 
 
@@ -93,9 +112,17 @@ class InBatch(Normaliser):
         return "in_batch" if self.frequency is None else "in_batch_corrected"
 
     def log_prob(
-        self, states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Tensor, row_action: Tensor
+        self,
+        states: Tensor,
+        weights: Tensor,
+        bias: Tensor | None,
+        row_context: Tensor,
+        row_action: Tensor,
+        *,
+        offered: Offered | None = None,
     ) -> Tensor:
         """log of the share of the logged action among the batch's actions."""
+        _refuse(offered, self.name)
         own = self._present(weights, bias, row_action)
         return softmax_log_prob(states, own.weights, own.bias, row_context, own.place) - own.repeats
 
@@ -109,8 +136,10 @@ class InBatch(Normaliser):
         coefficients: Coefficients,
         *,
         whole_batch: bool = False,
+        offered: Offered | None = None,
     ) -> Tensor:
         """Value and gradient in one fused pass over the batch's actions."""
+        _refuse(offered, self.name)
         own = self._present(weights, bias, row_action)
         constant = states.new_zeros(())
 
@@ -174,9 +203,17 @@ class Sampled(Normaliser):
         object.__setattr__(self, "_cumulative", self.proposal.double().cumsum(0))
 
     def log_prob(
-        self, states: Tensor, weights: Tensor, bias: Tensor | None, row_context: Tensor, row_action: Tensor
+        self,
+        states: Tensor,
+        weights: Tensor,
+        bias: Tensor | None,
+        row_context: Tensor,
+        row_action: Tensor,
+        *,
+        offered: Offered | None = None,
     ) -> Tensor:
         """log π(a_n|x_n) with the normaliser estimated from the draws and the logged action."""
+        _refuse(offered, self.name)
         total = self._cumulative[-1]
         uniform = torch.rand(self.negatives, dtype=torch.float64, generator=self.generator)
         drawn = torch.searchsorted(self._cumulative, uniform.to(total.device) * total, right=True)
@@ -188,6 +225,14 @@ class Sampled(Normaliser):
         logit = (states[row_context] * weights.index_select(0, row_action)).sum(1)
         logit = logit if bias is None else logit + bias[row_action]
         return logit - torch.logaddexp(log_total[row_context], logit - log_expected[row_action])
+
+
+def _refuse(offered: Offered | None, name: str) -> None:
+    if offered is not None:
+        raise ParameterError(
+            f"The {name} normaliser stands in for a sum over all actions, but this log has candidates, over which the "
+            "sum is exact. Leave it out."
+        )
 
 
 def _chosen(weights: Tensor, bias: Tensor | None, actions: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:

@@ -328,3 +328,20 @@ class NetworkRecipe(ScorerRecipe):
         embeddings = rank * sum(column.width for column in self.ids)
         columns = [*self.design.columns, *self.ids]
         return ScorerShape(self.n_actions, dim, layers + embeddings + self.n_actions * (dim + 1), columns)
+
+
+class CandidateRecipe(ScorerRecipe):
+    """A scorer that also looks at features of candidates."""
+
+    kind: Literal["candidates"]
+    base: AnyScorerRecipe
+    candidate_design: DesignRecipe
+
+    def shape(self) -> ScorerShape:
+        """The other scorer and a weight for every place of the design."""
+        base = self.base.shape()
+        return ScorerShape(base.n_actions, base.dim, base.n_numbers + self.candidate_design.width, base.columns)
+
+    def check_tensors(self, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+        """Check those of the other scorer."""
+        self.base.check_tensors(tensors, f"{prefix}base.")

@@ -13,6 +13,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from offpolicy.errors import ParameterError
+from offpolicy.models.choices import (
+    Offered,
+    candidate_likelihood,
+    candidate_logits,
+    log_softmax_of_some,
+    sweep_choices,
+)
 from offpolicy.models.tiles import MAX_BYTES, Coefficients, Places, Rows, sweep, tile_size
 
 
@@ -132,10 +139,17 @@ def softmax_log_prob(
     row_context: Tensor,
     row_action: Tensor,
     *,
+    offered: Offered | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> Tensor:
-    """log π(a_n|x_n) of each row; contexts whose rows all get a zero gradient cost nothing in the backward pass."""
+    """log π(a_n|x_n) of each row; contexts whose rows all get a zero gradient cost nothing in the backward pass.
+
+    With candidates the softmax is over those that each context offers.
+    """
     _check(states, weights, bias, row_context, row_action)
+    if offered is not None:
+        log_probs = log_softmax_of_some(candidate_logits(states, weights, bias, offered))
+        return log_probs[row_context, offered.place(row_context, row_action)]
     log_prob: Tensor = _Softmax.apply(states, weights, bias, row_context, row_action, max_bytes, False)[0]  # type: ignore[no-untyped-call]
     return log_prob
 
@@ -149,23 +163,29 @@ def weighted_log_likelihood(
     coefficients: Coefficients,
     *,
     whole_batch: bool = False,
+    offered: Offered | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> Tensor:
     """Σ sg(c_n) log π(a_n|x_n), with its gradient computed in the same pass as its value.
 
     Coefficients that depend on log π are given as a function, called once per tile; with `whole_batch` it is called
     once with all rows, which takes a second pass where they do not fit a tile. Rows whose number is zero cost nothing;
-    leave out rows for which a function is known to return zero.
+    leave out rows for which a function is known to return zero. With candidates the softmax is over those on offer.
     """
     _check(states, weights, bias, row_context, row_action)
+    if offered is not None:
+        rows = (row_context, row_action)
+        if whole_batch and callable(coefficients):
+            return weighted(softmax_log_prob(states, weights, bias, *rows, offered=offered), coefficients)
+        return candidate_likelihood(states, weights, bias, offered, rows, coefficients)
     if whole_batch and callable(coefficients) and len(states) > tile_size(len(states), weights, max_bytes):
         log_prob = softmax_log_prob(states, weights, bias, row_context, row_action, max_bytes=max_bytes)
         return weighted(log_prob, coefficients)
     if isinstance(coefficients, Tensor):
         kept = coefficients.detach().nonzero().squeeze(1)
         row_context, row_action, coefficients = row_context[kept], row_action[kept], coefficients.detach()[kept]
-    rows = Rows(row_context, row_action)
-    value: Tensor = _WeightedLogLikelihood.apply(states, weights, bias, rows, coefficients, max_bytes)  # type: ignore[no-untyped-call]
+    pairs = Rows(row_context, row_action)
+    value: Tensor = _WeightedLogLikelihood.apply(states, weights, bias, pairs, coefficients, max_bytes)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -178,9 +198,17 @@ def log_normaliser(states: Tensor, weights: Tensor, bias: Tensor | None, *, max_
 
 
 def log_normaliser_gradient(
-    states: Tensor, weights: Tensor, bias: Tensor | None, coefficients: Tensor, *, max_bytes: int = MAX_BYTES
+    states: Tensor,
+    weights: Tensor,
+    bias: Tensor | None,
+    coefficients: Tensor,
+    *,
+    offered: Offered | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log Z of each context and, in the same pass, the gradients of Σ_x e_x log Z_x in weights and bias."""
+    if offered is not None:
+        return _choice_normaliser_gradient(states, weights, bias, coefficients, offered)
     nothing = torch.empty(0, dtype=torch.int64, device=states.device)
     _check(states, weights, bias, nothing, nothing)
     gradient, log_total = sweep(
@@ -193,6 +221,23 @@ def log_normaliser_gradient(
         context_coefficients=coefficients,
         needs=(False, True, True),
     )
+    assert gradient.weights is not None
+    none = weights.new_zeros(len(weights))
+    return log_total, gradient.weights, none if gradient.bias is None else gradient.bias
+
+
+def _choice_normaliser_gradient(
+    states: Tensor, weights: Tensor, bias: Tensor | None, coefficients: Tensor, offered: Offered
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `log_normaliser_gradient`, Z summed over candidates; 0 in a context without any."""
+    log_total = states.new_zeros(len(states))
+
+    def visit(contexts: Tensor | slice, logits: Tensor) -> Tensor:
+        log_prob = log_softmax_of_some(logits)
+        log_total[contexts] = logits.logsumexp(1).nan_to_num(0.0, neginf=0.0)
+        return log_prob.exp_().mul_(coefficients[contexts].unsqueeze(1))
+
+    gradient = sweep_choices(states, weights, bias, offered, visit, (False, True, bias is not None))
     assert gradient.weights is not None
     none = weights.new_zeros(len(weights))
     return log_total, gradient.weights, none if gradient.bias is None else gradient.bias

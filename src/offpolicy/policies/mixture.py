@@ -10,8 +10,8 @@ from torch.nn.functional import logsigmoid
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, BagColumn, CategoricalColumn, FeatureTable, LoggedData
-from offpolicy.models import IdColumn, Scorer
-from offpolicy.policies.policy import Policy, logged_log_prob, tensor
+from offpolicy.models import IdColumn, Scorer, candidate_logits, offered_in
+from offpolicy.policies.policy import Policy, choice_log_probs, logged_log_prob, possible, tensor
 
 STEPS = 24
 """Halvings that find the threshold of a soft top-k."""
@@ -69,6 +69,14 @@ class MixturePolicy:
             total = torch.logaddexp(total, member.log_probs(contexts).double() + log_weights[:, m, None])
         return total
 
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """The weighted sum of what each member would choose among the candidates."""
+        log_weights = self.log_weights(contexts)
+        total = torch.full((), -torch.inf, dtype=torch.float64)
+        for m, member in enumerate(self.members):
+            total = torch.logaddexp(total, choice_log_probs(member, contexts).double() + log_weights[:, m, None])
+        return total
+
     def member_log_probs(self, log: LoggedData) -> Tensor:
         """log w_m β_m of every logged row, (rows, members)."""
         log_weights = self.log_weights(log.contexts)
@@ -96,6 +104,14 @@ class RandomTopK:
         """The soft top-k of the linear scores."""
         scores = torch.addmm(self.bias, self.scorer.states(contexts), self.weights.T)
         return soft_top_k(scores, torch.tensor(self.k)).double()
+
+    @torch.no_grad()
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """The soft top-k of the candidates' scores."""
+        assert contexts.candidates is not None
+        offered = offered_in(contexts.candidates, self.scorer, self.actions.vocabulary)
+        scores = candidate_logits(self.scorer.states(contexts), self.weights, self.bias, offered)
+        return soft_top_k(possible(scores, contexts.candidates), torch.tensor(self.k)).double()
 
 
 def soft_top_k(scores: Tensor, k: Tensor) -> Tensor:

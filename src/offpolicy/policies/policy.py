@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.log import ActionTable, FeatureTable, LogBatch, LoggedData
+from offpolicy.log import ActionTable, Candidates, FeatureTable, LogBatch, LoggedData, pieces
+from offpolicy.models import offered_of
 
 NAMED = 5  # actions that a message names
 
@@ -67,11 +68,70 @@ def rows_only(policy: Policy) -> bool:
     return bool(getattr(policy, "rows_only", False))
 
 
+@runtime_checkable
+class ChoosingPolicy(Protocol):
+    """A policy that knows how it chooses among the candidates of a context."""
+
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """log π(a|x, candidates), shape (contexts, width); −inf beyond a set's end."""
+        ...
+
+
+def choice_log_probs(policy: Policy, contexts: FeatureTable) -> Tensor:
+    """log π of what each context offers: of all actions, (contexts, actions), or of its candidates, (contexts, width).
+
+    A policy that was not made for candidates keeps to its probabilities, renormalised over those on offer.
+    """
+    candidates = contexts.candidates
+    if candidates is None:
+        return policy.log_probs(contexts)
+    if isinstance(policy, ChoosingPolicy):
+        return policy.log_probs_among(contexts)
+    parts = []
+    for part in pieces(contexts.n_rows, len(policy.actions)):
+        some = contexts.take(part)
+        assert some.candidates is not None
+        found = among(policy.log_probs(some), some.candidates, policy.actions)
+        parts.append(torch.nn.functional.pad(found, (0, candidates.width - found.shape[1]), value=-torch.inf))
+    return torch.cat(parts)
+
+
+def among(log_probs: Tensor, candidates: Candidates, actions: ActionTable) -> Tensor:
+    """log π of all actions of a table as log π of the candidates, renormalised; (contexts, width)."""
+    offered = offered_of(candidates, actions.vocabulary)
+    return over_candidates(log_probs.gather(1, offered.actions).masked_fill(~offered.real, -torch.inf), candidates)
+
+
+def over_candidates(scores: Tensor, candidates: Candidates) -> Tensor:
+    """The log-softmax of scores (contexts, width); all candidates alike where none of them is possible."""
+    return possible(scores, candidates).log_softmax(1)
+
+
+def possible(scores: Tensor, candidates: Candidates) -> Tensor:
+    """The scores, with all candidates of a context alike where none of them is possible."""
+    none = (scores == -torch.inf).all(1)
+    if not bool(none.any()):
+        return scores
+    real = torch.from_numpy(candidates.padded() >= 0)
+    return scores.where(~none.unsqueeze(1) | ~real, 0.0)
+
+
+def all_log_probs(policy: Policy, contexts: FeatureTable) -> Tensor:
+    """log π as (contexts, actions) whatever is on offer: −inf for actions that are not."""
+    found = choice_log_probs(policy, contexts)
+    if contexts.candidates is None:
+        return found
+    actions = torch.from_numpy(contexts.candidates.padded(policy.actions.vocabulary))
+    result = found.new_full((len(found), len(policy.actions) + 1), -torch.inf)
+    return result.scatter_(1, actions.where(actions >= 0, len(policy.actions)), found)[:, :-1]
+
+
 def batch_log_probs(policy: Policy, log: LoggedData, batch: LogBatch) -> Tensor:
-    """log π(·|x) of a batch's contexts, (contexts, actions)."""
+    """log π of what a batch's contexts offer, (contexts, width); rows point at `batch.row_place`."""
     if isinstance(policy, PlacedPolicy):
-        return policy.log_probs_at(batch.contexts)
-    return policy.log_probs(log.contexts.take(batch.contexts))
+        found = policy.log_probs_at(batch.contexts)
+        return found if log.candidates is None else among(found, log.candidates.take(batch.contexts), policy.actions)
+    return choice_log_probs(policy, log.contexts.take(batch.contexts))
 
 
 def logged_log_prob(policy: Policy, log: LoggedData) -> Tensor:
@@ -82,7 +142,7 @@ def logged_log_prob(policy: Policy, log: LoggedData) -> Tensor:
     result = torch.empty(log.n_rows, dtype=torch.float64)
     for batch in log.batches():
         log_probs = batch_log_probs(policy, log, batch)
-        result[batch.rows] = log_probs[batch.row_context, batch.row_action].double()
+        result[batch.rows] = log_probs[batch.row_context, batch.row_place].double()
     return result
 
 
@@ -146,6 +206,10 @@ class AlignedPolicy:
         impossible = log_probs.new_full((len(log_probs), 1), -torch.inf)
         codes = torch.from_numpy(self.base.actions.vocabulary.encode(self.actions.vocabulary.ids).astype(np.int64))
         return torch.cat([log_probs, impossible], 1)[:, codes]
+
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """Candidates carry their ids, so that the base knows its own."""
+        return choice_log_probs(self.base, contexts)
 
 
 def named(actions: ActionTable, codes: Any) -> str:

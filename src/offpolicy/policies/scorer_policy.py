@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
-from offpolicy.models import Scorer, softmax_log_prob
-from offpolicy.policies.policy import check_holds
+from offpolicy.models import Scorer, candidate_logits, offered_in, softmax_log_prob
+from offpolicy.policies.policy import check_holds, over_candidates
 
 
 class ScorerPolicy:
@@ -46,9 +46,26 @@ class ScorerPolicy:
         """log π(·|x) by the full softmax."""
         return torch.addmm(self.bias, self.states(contexts), self.weights.T).log_softmax(1)
 
+    @torch.no_grad()
+    def candidate_logits(self, contexts: FeatureTable) -> Tensor:
+        """The logits of the candidates, (contexts, width); −inf for those it does not know or excludes."""
+        assert contexts.candidates is not None
+        offered = offered_in(contexts.candidates, self.scorer, self.actions.vocabulary)
+        return candidate_logits(self.states(contexts), self.weights, self.bias, offered)
+
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """log π over the candidates, by the ragged softmax."""
+        assert contexts.candidates is not None
+        return over_candidates(self.candidate_logits(contexts), contexts.candidates)
+
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """log π(a_n|x_n) through the exact head: contexts in batches, rows by gathering."""
         result = torch.empty(log.n_rows, dtype=torch.float64)
+        if log.candidates is not None:
+            for batch in log.batches(width=self.weights.shape[1] + log.width):
+                found = self.log_probs_among(log.contexts.take(batch.contexts))
+                result[batch.rows] = found[batch.row_context, batch.row_place].double()
+            return result
         for batch in log.batches(width=self.weights.shape[1]):
             states = self.states(log.contexts.take(batch.contexts))
             rows = (torch.from_numpy(batch.row_context), torch.from_numpy(batch.row_action))

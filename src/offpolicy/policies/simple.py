@@ -5,13 +5,32 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.log import ActionTable, CategoricalColumn, EmbeddingColumn, FeatureTable, LoggedData, table_hashes
-from offpolicy.models import DesignMatrix
-from offpolicy.policies.policy import Policy, action_table, logged_log_prob, tensor
+from offpolicy.log import (
+    ActionTable,
+    Candidates,
+    CategoricalColumn,
+    EmbeddingColumn,
+    FeatureTable,
+    LoggedData,
+    table_hashes,
+)
+from offpolicy.models import DesignMatrix, log_softmax_of_some
+from offpolicy.policies.policy import (
+    Policy,
+    action_table,
+    choice_log_probs,
+    logged_log_prob,
+    over_candidates,
+    tensor,
+)
+
+LUCE_STEPS = 200
+"""Most rounds in which shares of popularity are sought where sets of candidates vary."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,13 @@ class UniformPolicy:
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """−log K everywhere."""
         return torch.full((contexts.n_rows, self.n_actions), -np.log(self.n_actions), dtype=torch.float64)
+
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """Every candidate alike."""
+        assert contexts.candidates is not None
+        actions = torch.from_numpy(contexts.candidates.padded(self.actions.vocabulary))
+        scores = torch.where(actions >= 0, 0.0, -torch.inf).double()
+        return over_candidates(scores, contexts.candidates)
 
 
 @dataclass(frozen=True)
@@ -120,6 +146,13 @@ class EpsilonGreedyPolicy:
         probs[torch.arange(len(favourite)), favourite] += 1 - self.epsilon
         return probs.log()
 
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """(1 − ε)·1{a is the favourite among the candidates} + ε/their number."""
+        favourite = choice_log_probs(self.base, contexts).argmax(1)
+        probs = UniformPolicy(self.actions).log_probs_among(contexts).exp() * self.epsilon
+        probs[torch.arange(len(favourite)), favourite] += 1 - self.epsilon
+        return probs.log()
+
 
 @dataclass(frozen=True)
 class RecordedPolicy:
@@ -157,12 +190,41 @@ class PopularityPolicy:
 
     @classmethod
     def fit(cls, log: LoggedData) -> "PopularityPolicy":
-        """Frequencies of the logged actions; never-logged ones have none (see `WithBackoff`)."""
-        return cls(log.actions, (tensor(log.action_weight) / log.n_events).log())
+        """Frequencies of the logged actions; never-logged ones have none (see `WithBackoff`).
+
+        With candidates, the shares that make the logged choices likeliest (Luce's): a rarely offered action may be
+        popular.
+        """
+        if log.candidates is None:
+            return cls(log.actions, (tensor(log.action_weight) / log.n_events).log())
+        return cls(log.actions, torch.from_numpy(_luce_shares(log, log.candidates)).log())
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The same row for every context."""
         return self.log_frequency.expand(contexts.n_rows, -1)
+
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """The shares of the candidates, renormalised."""
+        assert contexts.candidates is not None
+        actions = torch.from_numpy(contexts.candidates.padded(self.actions.vocabulary))
+        scores = self.log_frequency[actions.clamp(min=0)].masked_fill(actions < 0, -torch.inf)
+        return over_candidates(scores, contexts.candidates)
+
+
+def _luce_shares(log: LoggedData, candidates: Candidates) -> npt.NDArray[np.float64]:
+    """p_a = n_a/Σ_{sets with a} 1/Σ_{b in the set} p_b, found by repeating it (minorisation–maximisation)."""
+    count, codes, owner = log.action_weight, candidates.codes, candidates.owner
+    share: npt.NDArray[np.float64] = count / count.sum()
+    for _ in range(LUCE_STEPS):
+        mass = np.bincount(owner, share[codes], len(candidates))
+        rate = np.divide(log.context_weight, mass, out=np.zeros(len(mass)), where=mass > 0)
+        chances = np.bincount(codes, rate[owner], log.n_actions)
+        found = np.divide(count, chances, out=np.zeros(len(count)), where=(count > 0) & (chances > 0))
+        found = np.asarray(found / found.sum())
+        if np.abs(found - share).max() < 1e-9:
+            return found
+        share = found
+    return share
 
 
 class CountsPolicy:
@@ -259,8 +321,19 @@ class WithBackoff:
         seen = self.base.log_probs(contexts).masked_fill(self.unseen, -torch.inf).log_softmax(1)
         return (seen + math.log1p(-self.mass)).masked_fill(self.unseen, self.log_backoff)
 
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """The same with the candidates that were seen and those that were not, renormalised."""
+        assert contexts.candidates is not None
+        actions = torch.from_numpy(contexts.candidates.padded(self.actions.vocabulary))
+        unseen = self.unseen[actions.clamp(min=0)] & (actions >= 0)
+        base = choice_log_probs(self.base, contexts).double().masked_fill(unseen | (actions < 0), -torch.inf)
+        seen = log_softmax_of_some(base) + math.log1p(-self.mass)
+        return over_candidates(seen.masked_fill(unseen, self.log_backoff), contexts.candidates)
+
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """Logged rows: the base already puts nothing on unseen actions where it was trained with them masked."""
+        if log.candidates is not None:  # what is set aside depends on the candidates, never on the row alone
+            return _rows_among(self, log)
         action = tensor(log.action).long()
         log_prob = logged_log_prob(self.base, log) + math.log1p(-self.mass)
         return log_prob.masked_fill(self.unseen[action], self.log_backoff)
@@ -269,6 +342,14 @@ class WithBackoff:
     def log_backoff(self) -> float:
         """log β̂ of one never-logged action."""
         return math.log(self.mass / int(self.unseen.sum()))
+
+
+def _rows_among(policy: Policy, log: LoggedData) -> Tensor:
+    result = torch.empty(log.n_rows, dtype=torch.float64)
+    for batch in log.batches():
+        found = choice_log_probs(policy, log.contexts.take(batch.contexts))
+        result[batch.rows] = found[batch.row_context, batch.row_place].double()
+    return result
 
 
 def with_backoff(policy: Policy, log: LoggedData) -> Policy:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable, LoggedData, digest, table_hashes
-from offpolicy.policies.policy import Policy, aligned, tensor
+from offpolicy.policies.policy import Policy, aligned, batch_log_probs, tensor
 from offpolicy.policies.simple import UniformPolicy
 
 SUM_TOLERANCE = 1e-4
@@ -108,6 +108,11 @@ class TopKPolicy:
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """π of the logged actions, without looking at the others."""
         self._check(digest(log.context_hashes))
+        if log.candidates is not None:
+            rows, result = tensor(log.row_place).long(), torch.empty(log.n_rows, dtype=torch.float64)
+            for batch in log.batches(width=self.n_actions):
+                result[batch.rows] = batch_log_probs(self, log, batch)[batch.row_context, rows[batch.rows]]
+            return result
         lists = self.lists[tensor(log.context_index).long()]
         share, rest = self._shares(lists)
         member = (lists == tensor(log.action).long()[:, None]).any(1)

@@ -110,7 +110,7 @@ class Ensemble:
 
 def fit_ensemble(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
     """Fit the families to the log as they see it, weigh them, and put them together."""
-    small = log.n_rows <= FOLD_ROWS and log.n_contexts * log.n_actions <= FOLD_NUMBERS
+    small = log.n_rows <= FOLD_ROWS and log.n_contexts * log.width <= FOLD_NUMBERS
     return _by_folds(log, view, by, config) if small else _by_one_split(log, view, by, config)
 
 
@@ -185,11 +185,11 @@ def _weights(log_probs: Sequence[Tensor], log: LoggedData) -> Tensor:
 def families_for(log: LoggedData) -> list[str]:
     """The families worth trying on a log of this size."""
     width = linear_scorer(log).dim
-    small = width <= QUADRATIC_WIDTH and log.n_contexts * log.n_actions <= QUADRATIC_NUMBERS
+    small = width <= QUADRATIC_WIDTH and log.n_contexts * log.width <= QUADRATIC_NUMBERS
     names = ["uniform", "popularity", "linear", *(["quadratic"] if small else [])]
     if log.n_rows >= FEWEST_ROWS:
         names += ["greedy_linear", "network", *(["towers"] if id_columns(log.contexts) else [])]
-        if log.n_contexts * log.n_actions <= TOP_K_NUMBERS:
+        if log.n_contexts * log.width <= TOP_K_NUMBERS:
             names.append("top_k")
         if worth_trees(log) and not missing_trees():
             names.append("trees")
@@ -203,7 +203,7 @@ def worth_trees(log: LoggedData) -> bool:
 
 def shortened(log: LoggedData, seed: int, rows: int = SAMPLE_ROWS, numbers: int = SAMPLE_NUMBERS) -> LoggedData:
     """The log, or a share of its groups with no more rows and (contexts × actions) numbers than these."""
-    share = min(rows / log.n_rows, numbers / (log.n_contexts * log.n_actions))
+    share = min(rows / log.n_rows, numbers / (log.n_contexts * log.width))
     groups = len(np.unique(log.cluster_index))
     if share >= 1 or groups < 10 * FOLDS:
         return log
@@ -318,4 +318,4 @@ def without_ids(log: LoggedData, ids: Sequence[str]) -> LoggedData:
     for name in ids:
         one_each = BagColumn(np.arange(log.n_contexts + 1), codes, unknown)
         columns[name] = one_each if isinstance(columns[name], BagColumn) else CategoricalColumn(codes, unknown)
-    return replace(log, contexts=FeatureTable(columns))
+    return replace(log, contexts=log.contexts.changed(columns))

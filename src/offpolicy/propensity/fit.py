@@ -12,7 +12,7 @@ from torch import Tensor
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
 from offpolicy.models import Normaliser, id_columns, pooled_ids
-from offpolicy.policies import logged_log_prob, missing_trees, rows_only
+from offpolicy.policies import choice_log_probs, logged_log_prob, missing_trees, rows_only
 from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
 from offpolicy.propensity.ensemble import Member, fit_ensemble, refit, worth_trees
 from offpolicy.propensity.families import family_of
@@ -121,6 +121,10 @@ class LoggingPolicy:
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """log β̂(·|x) by the model fitted to all rows."""
         return self.whole.policy.log_probs(contexts)
+
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """log β̂ of the candidates by the model fitted to all rows."""
+        return choice_log_probs(self.whole.policy, contexts)
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """log β̂ of logged rows; cross-fitted for the log it was fitted to."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
-from offpolicy.models import Batch, Full, Normaliser, Scorer, softmax_log_prob
+from offpolicy.models import Batch, Full, Normaliser, Scorer, offered_of, softmax_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, tensor, with_backoff
 from offpolicy.progress import progress
 from offpolicy.propensity.config import RIDGES, FitConfig, FitOutcome, weighted_mean
@@ -79,8 +79,9 @@ class SoftmaxModel:
         """Σ weight·log π."""
         self.scorer.train()
         weights, bias = self.scorer.actions()
-        states = batch.states(self.scorer)
-        return self._normaliser.surrogate(states, weights, bias, batch.row_context, batch.row_action, weight)
+        states, offered = batch.states(self.scorer), batch.offered(self.scorer)
+        rows = (batch.row_context, batch.row_action)
+        return self._normaliser.surrogate(states, weights, bias, *rows, weight, offered=offered)
 
     def end_epoch(self) -> None:
         """Nothing to do."""
@@ -139,7 +140,7 @@ def _fit_whole(
 
 def _some_contexts(log: LoggedData, seed: int, purpose: str) -> npt.NDArray[np.int64] | None:
     """As many contexts as the search may look at; None where it may look at all."""
-    most = max(1, SEARCH_NUMBERS // log.n_actions)
+    most = max(1, SEARCH_NUMBERS // log.width)
     if log.n_contexts <= 2 * most:
         return None
     random = generator(seed, "logging-policy", purpose)
@@ -182,9 +183,10 @@ def _scorer_of_rows(scorer: Scorer, log: LoggedData, seen: Tensor, seed: int) ->
     place = torch.full((log.n_actions,), -1)
     place[seen] = torch.arange(len(seen))
     context, action = tensor(rows.context_index).long(), place[tensor(rows.action).long()]
+    offered = None if rows.candidates is None else offered_of(rows.candidates).within(place)
 
     def score() -> float:
         weights, bias = (part.detach()[seen] for part in scorer.actions())
-        return weighted_mean(softmax_log_prob(states, weights, bias, context, action), rows)
+        return weighted_mean(softmax_log_prob(states, weights, bias, context, action, offered=offered), rows)
 
     return score

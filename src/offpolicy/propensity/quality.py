@@ -8,7 +8,14 @@ from torch import Tensor
 
 from offpolicy.engine import map_merge
 from offpolicy.log import LogBatch, LoggedData
-from offpolicy.policies import Policy, logged_log_prob, tensor
+from offpolicy.policies import (
+    Policy,
+    PopularityPolicy,
+    UniformPolicy,
+    choice_log_probs,
+    logged_log_prob,
+    tensor,
+)
 from offpolicy.propensity.config import event_weights, weighted_mean
 from offpolicy.results import CalibrationBin, Quality
 
@@ -26,10 +33,16 @@ class CalibrationSums:
         self.pairs = torch.zeros_like(self.predicted)
         self.rows = 0.0
 
-    def add(self, log_probs: Tensor, events: Tensor, logged: Tensor, weight: Tensor) -> None:
-        """Take in contexts (log β̂ over all actions, events) and their rows (log β̂ of the logged action, events)."""
+    def add(
+        self, log_probs: Tensor, events: Tensor, logged: Tensor, weight: Tensor, real: Tensor | None = None
+    ) -> None:
+        """Take in contexts (log β̂ over all actions, events) and their rows (log β̂ of the logged action, events).
+
+        `real` says where there is an action, if not everywhere.
+        """
         cell = self._bin(log_probs.flatten())
-        count = events.double()[:, None].expand_as(log_probs).flatten()
+        count = events.double()[:, None].expand_as(log_probs)
+        count = (count if real is None else count * real).flatten()
         self.predicted.index_add_(0, cell, log_probs.flatten().double().exp() * count)
         self.pairs.index_add_(0, cell, count)
         self.observed.index_add_(0, self._bin(logged), weight.double())
@@ -61,13 +74,13 @@ class CalibrationSums:
 def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_actions: bool = True) -> Quality:
     """Quality of a policy on rows it was not fitted to."""
     logged = logged_log_prob(policy, held_out)
-    popularity = smoothed_popularity(training)[tensor(held_out.action).long()]
+    popularity, uniform = _simple_log_probs(held_out, training)
     weight = (popularity - logged).exp()
     mean = weighted_mean(weight, held_out)
     error, bins = _calibration(policy, held_out, logged) if all_actions else (None, [])
     return Quality(
         log_likelihood=weighted_mean(logged, held_out),
-        uniform_log_likelihood=-float(np.log(held_out.n_actions)),
+        uniform_log_likelihood=uniform,
         popularity_log_likelihood=weighted_mean(popularity, held_out),
         calibration_error=error,
         mean_weight=mean,
@@ -75,6 +88,15 @@ def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_a
         rows=held_out.n_rows,
         bins=bins,
     )
+
+
+def _simple_log_probs(held_out: LoggedData, training: LoggedData) -> tuple[Tensor, float]:
+    """log of the training rows' popularity of each held-out row's action, and the mean of that of uniform choice."""
+    popularity = smoothed_popularity(training)
+    if held_out.candidates is None:
+        return popularity[tensor(held_out.action).long()], -float(np.log(held_out.n_actions))
+    among = logged_log_prob(PopularityPolicy(held_out.actions, popularity), held_out)
+    return among, weighted_mean(logged_log_prob(UniformPolicy(held_out.actions), held_out), held_out)
 
 
 def smoothed_popularity(log: LoggedData) -> Tensor:
@@ -94,8 +116,10 @@ def _calibration(policy: Policy, log: LoggedData, logged: Tensor) -> tuple[float
     def of_batch(batch: LogBatch) -> CalibrationSums:
         sums = CalibrationSums()
         weight = event_weights(log, torch.from_numpy(batch.rows))
-        log_probs = policy.log_probs(log.contexts.take(batch.contexts))
-        sums.add(log_probs, events[batch.contexts], logged[batch.rows], weight)
+        contexts = log.contexts.take(batch.contexts)
+        log_probs = choice_log_probs(policy, contexts)
+        real = None if contexts.candidates is None else torch.from_numpy(contexts.candidates.padded() >= 0)
+        sums.add(log_probs, events[batch.contexts], logged[batch.rows], weight, real)
         return sums
 
     return map_merge(of_batch, log.batches()).finish()

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from offpolicy.log import CategoricalColumn, LoggedData
 from offpolicy.models import id_columns
-from offpolicy.policies import tensor
+from offpolicy.policies import all_log_probs, tensor
 from offpolicy.propensity.ensemble import shortened
 from offpolicy.propensity.fit import LoggingPolicy
 
@@ -132,7 +132,7 @@ def _expected_pairs(
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + size, side="right")) - 1)
         rows = order[starts[first] : starts[last]]
         contexts, place = np.unique(log.context_index[rows], return_inverse=True)
-        probs = model.policy.log_probs(log.contexts.take(contexts)).double().exp()[torch.from_numpy(place)]
+        probs = all_log_probs(model.policy, log.contexts.take(contexts)).double().exp()[torch.from_numpy(place)]
         local = torch.from_numpy(row_unit[rows] - first)
         sums = torch.zeros(last - first, log.n_actions, dtype=torch.float64).index_add_(0, local, probs)
         own = torch.zeros(last - first, dtype=torch.float64).index_add_(0, local, probs.square().sum(1))

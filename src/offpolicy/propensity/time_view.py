@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.log import ActionTable, FeatureTable, LoggedData, NumericColumn
-from offpolicy.policies import Policy, logged_log_prob
+from offpolicy.policies import Policy, choice_log_probs, logged_log_prob
 
 TIME = "(time)"
 """The name of the column that the view adds."""
@@ -63,7 +63,7 @@ class TimeView:
         return self._timed(contexts, np.full(contexts.n_rows, window))
 
     def _timed(self, contexts: FeatureTable, window: Times) -> FeatureTable:
-        return FeatureTable({**dict(contexts.items()), TIME: NumericColumn(self.places[window])})
+        return contexts.changed({**dict(contexts.items()), TIME: NumericColumn(self.places[window])})
 
     def _pairs(self, log: LoggedData) -> Times:
         n = len(self.edges) + 1
@@ -87,10 +87,18 @@ class TimedPolicy:
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The mean over a few instants."""
-        instants = (np.arange(INSTANTS) + 0.5) / INSTANTS
-        windows = np.unique((instants * len(self.view.places)).astype(int))
-        total = torch.stack([self.base.log_probs(self.view.at(contexts, int(w))).double() for w in windows])
+        windows = self._windows()
+        total = torch.stack([self.base.log_probs(self.view.at(contexts, window)).double() for window in windows])
         return total.logsumexp(0) - math.log(len(windows))
+
+    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
+        """The mean over a few instants."""
+        parts = [choice_log_probs(self.base, self.view.at(contexts, window)).double() for window in self._windows()]
+        return torch.stack(parts).logsumexp(0) - math.log(len(parts))
+
+    def _windows(self) -> list[int]:
+        instants = (np.arange(INSTANTS) + 0.5) / INSTANTS
+        return [int(window) for window in np.unique((instants * len(self.view.places)).astype(int))]
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """Each row at its own time."""

@@ -2,7 +2,7 @@
 
 With x the features of a context, centred and rotated to the axes of their covariance (variances λ_j), it is
 
-    f(W, c) = Σ_n [x_n·w_{a_n} + c_{a_n} − log Σ_a exp(x_n·w_a + c_a)] − κ/2·|W|²
+    f(W, c) = Σ_n [x_n·w_{a_n} + c_{a_n} − log Σ_a exp(x_n·w_a + c_a)] − κ/2·|W|²        (a over the candidates of x_n)
 
 The rows enter once, as the sums of features of each action (they are sufficient); a step then costs two products over
 the distinct contexts, through the fused head. Where the features say nothing the curvature of f is n_a·λ_j + κ in w_aj
@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from offpolicy.log import LoggedData
-from offpolicy.models import Scorer, log_normaliser_gradient
+from offpolicy.models import Scorer, log_normaliser_gradient, offered_of
 
 FLOAT64_NUMBERS, FLOAT64_WEIGHTS = 1_000_000, 20_000
 """Up to this many (contexts × actions) numbers and weights the fit is in float64 and converges tightly; beyond, in
@@ -86,19 +86,26 @@ class WholeBatch:
     def __init__(self, scorer: Scorer, log: LoggedData, contexts: npt.NDArray[np.int64] | None = None) -> None:
         """Collect the sums that the likelihood depends on."""
         size = log.n_contexts if contexts is None else len(contexts)
-        small = size * log.n_actions <= FLOAT64_NUMBERS and scorer.dim * log.n_actions <= FLOAT64_WEIGHTS
+        small = size * log.width <= FLOAT64_NUMBERS and scorer.dim * log.n_actions <= FLOAT64_WEIGHTS
         self.dtype = torch.float64 if small else torch.float32
         features = scorer.states(log.contexts).detach().to(self.dtype)
         weight = np.ones(log.n_rows) if log.row_weight is None else np.asarray(log.row_weight)
         action, context = log.action, log.context_index
         if contexts is not None:
-            place = np.full(log.n_contexts, -1)
-            place[contexts] = np.arange(size)
-            context = place[context]
+            renumbered = np.full(log.n_contexts, -1)
+            renumbered[contexts] = np.arange(size)
+            context = renumbered[context]
             weight, action, context = weight[context >= 0], action[context >= 0], context[context >= 0]
             features = features[torch.from_numpy(contexts)]
+        candidates = (
+            None if log.candidates is None else log.candidates.take(slice(None) if contexts is None else contexts)
+        )
         count = np.bincount(action, weight, log.n_actions)
         self.seen = torch.from_numpy(np.flatnonzero(count))
+        self.offered = None
+        if candidates is not None:
+            place = torch.full((log.n_actions,), -1).index_put((self.seen,), torch.arange(len(self.seen)))
+            self.offered = offered_of(candidates).within(place)
         self.events = float(count.sum())
         self.count = torch.from_numpy(count)[self.seen].to(self.dtype)
         self.context_weight = torch.from_numpy(np.bincount(context, weight, size)).to(self.dtype)
@@ -128,7 +135,9 @@ class WholeBatch:
     def negative(self, theta: Tensor, ridge: float) -> tuple[float, Tensor]:
         """−f and its gradient."""
         weights, bias = theta[:, :-1].contiguous(), theta[:, -1].contiguous()
-        log_total, d_weights, d_bias = log_normaliser_gradient(self.features, weights, bias, self.context_weight)
+        log_total, d_weights, d_bias = log_normaliser_gradient(
+            self.features, weights, bias, self.context_weight, offered=self.offered
+        )
         value = float(self.context_weight.double() @ log_total.double()) - float((theta * self.sums).double().sum())
         gradient = torch.cat([d_weights, d_bias[:, None]], 1).sub_(self.sums)
         gradient[:, :-1] += ridge * weights

@@ -26,12 +26,16 @@ from offpolicy.models import (
     ContextBatches,
     Scorer,
     Values,
+    candidate_logits,
     gradient_step,
     linear_scorer,
     linear_values,
+    offered_in,
     two_tower_scorer,
+    with_candidate_features,
 )
 from offpolicy.progress import progress
+from offpolicy.rewards.model import choice_rewards, rewards_of_rows
 from offpolicy.seeding import torch_generator
 
 ScorerMaker = Callable[[LoggedData], Scorer]
@@ -83,14 +87,26 @@ class FittedRewards:
         return torch.addmm(bias, self.scorer.states(contexts), weights.T).sigmoid_()
 
     @torch.no_grad()
+    def rewards_among(self, contexts: FeatureTable) -> Tensor:
+        """q̂ of the candidates, (contexts, width); 0 beyond a set's end."""
+        assert contexts.candidates is not None
+        weights, bias = self._head()
+        offered = offered_in(contexts.candidates, self.scorer)
+        return candidate_logits(self.scorer.states(contexts), weights, bias, offered).sigmoid_()
+
+    @torch.no_grad()
     def values(self, contexts: FeatureTable) -> Values:
         """The same, tile by tile."""
+        if contexts.candidates is not None:
+            return lambda part: self.rewards_among(contexts.take(part))
         weights, bias = self._head()
         return linear_values(self.scorer.states(contexts), weights, bias)
 
     @torch.no_grad()
     def row_rewards(self, log: LoggedData) -> Tensor:
         """q̂(x_n, a_n) of logged rows, float64."""
+        if log.candidates is not None:
+            return rewards_of_rows(self, log)
         weights, bias = self._head()
         result = torch.empty(log.n_rows, dtype=torch.float64)
         for batch in log.batches(width=weights.shape[1]):
@@ -115,6 +131,10 @@ class CrossFittedRewards:
         """q̂(x, a), (contexts, actions), by the model fitted to all rows."""
         return self.whole.rewards(contexts)
 
+    def rewards_among(self, contexts: FeatureTable) -> Tensor:
+        """q̂ of the candidates, (contexts, width), by the model fitted to all rows."""
+        return self.whole.rewards_among(contexts)
+
     def row_rewards(self, log: LoggedData) -> Tensor:
         """q̂(x_n, a_n), float64; for the log it was fitted to, by models that did not see the row."""
         return self._own_rows if log.same_as(self.log) else self.whole.row_rewards(log)
@@ -131,7 +151,7 @@ class CrossFittedRewards:
 
     @cached_property
     def context_rewards(self) -> Tensor | None:
-        """q̂ of every context of its log, (contexts, actions), by the model that saw none of its rows, if there is one.
+        """q̂ of every context of its log, (contexts, width), by the model that saw none of its rows, if there is one.
 
         None without folds, or where the rows of a context are in several.
         """
@@ -141,12 +161,13 @@ class CrossFittedRewards:
         fold[self.log.context_index] = self.row_fold
         if (fold[self.log.context_index] != self.row_fold).any():
             return None
-        result = torch.empty(self.log.n_contexts, self.log.n_actions)
+        result = torch.zeros(self.log.n_contexts, self.log.width)
         for k, model in enumerate(self.folds):
             contexts = np.flatnonzero(fold == k)
-            for piece in pieces(len(contexts), self.log.n_actions):
+            for piece in pieces(len(contexts), self.log.width):
                 part = contexts[piece]
-                result[torch.from_numpy(part)] = model.rewards(self.log.contexts.take(part))
+                found = choice_rewards(model, self.log.contexts.take(part))
+                result[torch.from_numpy(part), : found.shape[1]] = found
         return result
 
     def values(self, contexts: FeatureTable, share: Tensor | None = None) -> Values:
@@ -156,7 +177,7 @@ class CrossFittedRewards:
         """
         if share is None or not self.folds:
             return self.whole.values(contexts)
-        n_actions = self.whole.scorer.n_actions
+        width = self.whole.scorer.n_actions if contexts.candidates is None else contexts.candidates.width
         total = share.sum(1, keepdim=True).clamp(min=1e-12)
 
         def values(part: slice) -> Tensor:
@@ -166,11 +187,12 @@ class CrossFittedRewards:
                 mine = share[part, k].nonzero().squeeze(1)
                 if not len(mine):
                     continue
-                rewards = model.rewards(contexts.take(numbers[mine.numpy()]))
+                rewards = choice_rewards(model, contexts.take(numbers[mine.numpy()]))
                 if found is None:
-                    found = rewards.new_zeros(len(numbers), n_actions)
-                found.index_add_(0, mine, rewards * (share[part, k] / total[part, 0])[mine, None].to(rewards.dtype))
-            return self.whole.rewards(contexts.take(part)) if found is None else found
+                    found = rewards.new_zeros(len(numbers), width)
+                rewards *= (share[part, k] / total[part, 0])[mine, None].to(rewards.dtype)
+                found[:, : rewards.shape[1]].index_add_(0, mine, rewards)
+            return choice_rewards(self.whole, contexts.take(part)) if found is None else found
 
         return values
 
@@ -220,7 +242,7 @@ def _fit(
     maker: ScorerMaker, log: LoggedData, config: RewardFitConfig, epochs: int, valid: LoggedData | None = None
 ) -> tuple[FittedRewards, int, float]:
     """A model after so many epochs or, with held-out rows, after those with the least log-loss."""
-    scorer = maker(log)
+    scorer = with_candidate_features(maker(log), log)
     mean = log.mean_reward
     log_odds = max(-WIDEST_LOG_ODDS, min(WIDEST_LOG_ODDS, math.log(mean / (1 - mean)) if 0 < mean < 1 else math.inf))
     model = FittedRewards(scorer, log_odds if mean > 0 else -WIDEST_LOG_ODDS)
@@ -239,6 +261,9 @@ def _fit(
                 weights, bias = scorer.actions()
                 rows = (batch.row_context, batch.row_action)
                 scores = _scores(batch.states(scorer), weights, bias + model.log_odds, *rows)
+                offered = batch.offered(scorer)
+                if offered is not None and offered.scores is not None:
+                    scores = scores + offered.scores[rows[0], offered.place(*rows)]
                 weight = None if events is None else events[batch.rows].to(scores.dtype)
                 loss = F.binary_cross_entropy_with_logits(scores, reward[batch.rows].to(scores.dtype), weight)
                 if not math.isfinite(gradient_step(optimiser, -loss)):

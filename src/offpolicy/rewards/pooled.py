@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.models import DesignMatrix
+from offpolicy.models import DesignMatrix, candidate_logits, offered_of
 from offpolicy.rewards.model import rewards_of_rows
 
 Floats = npt.NDArray[np.float64]
@@ -73,6 +73,13 @@ class PooledRewardModel:
         """q̂(x, a), cut to [0, 1]."""
         features = _with_intercept(self.design.encode(contexts))
         return (features @ (self.own + self.pooled).T).clamp_(0.0, 1.0)
+
+    def rewards_among(self, contexts: FeatureTable) -> Tensor:
+        """q̂ of the candidates, (contexts, width), cut to [0, 1]."""
+        assert contexts.candidates is not None
+        features = _with_intercept(self.design.encode(contexts))
+        found = candidate_logits(features, self.own + self.pooled, None, offered_of(contexts.candidates))
+        return found.clamp_(0.0, 1.0)  # beyond a set's end 0
 
     def row_rewards(self, log: LoggedData) -> Tensor:
         """q̂(x_n, a_n) of logged rows; for the log it was fitted to, without the row itself in its action's part."""

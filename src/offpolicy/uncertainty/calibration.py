@@ -18,7 +18,7 @@ from torch import Tensor
 
 from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.log import LoggedData
-from offpolicy.policies import drawn_actions, logged_log_prob
+from offpolicy.policies import choice_log_probs, drawn_actions, logged_log_prob
 from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy
 from offpolicy.seeding import torch_generator
@@ -106,9 +106,13 @@ def redraw_actions(log: LoggedData, logging_policy: LoggingPolicy, random: torch
     action = torch.empty(log.n_rows, dtype=torch.int64)
     model, seen = logging_policy.whole.in_view(log)
     for tile in seen.batches():
-        log_probs = model.policy.log_probs(seen.contexts.take(tile.contexts))
+        contexts = seen.contexts.take(tile.contexts)
         uniform = torch.rand(len(tile.rows), generator=random, dtype=torch.float64)
-        action[tile.rows] = drawn_actions(log_probs, torch.from_numpy(tile.row_context), uniform)
+        row = torch.from_numpy(tile.row_context)
+        drawn = drawn_actions(choice_log_probs(model.policy, contexts), row, uniform)
+        if contexts.candidates is not None:
+            drawn = torch.from_numpy(contexts.candidates.padded())[row, drawn]
+        action[tile.rows] = drawn
     return replace(log, action=action.numpy(), reward=np.zeros(log.n_rows), logging_prob=None)
 
 
@@ -148,21 +152,23 @@ def _held_out_pairs(logging_policy: LoggingPolicy, form: Form, fold: int) -> tup
         model, data, held_out = logging_policy.whole, log, log
     else:
         model, data, held_out = logging_policy.folds[fold], log.take(row_fold != fold), log.take(row_fold == fold)
-    most = max(1, MOST_PAIRS // log.n_actions)
+    most = max(1, MOST_PAIRS // log.width)
     if held_out.n_contexts > most:
         held_out = held_out.take(held_out.context_index < most)  # contexts are numbered without regard to their rows
-    contexts, actions = held_out.n_contexts, held_out.n_actions
+    contexts, offered = held_out.n_contexts, held_out.candidates
+    sizes = np.full(contexts, held_out.n_actions) if offered is None else offered.sizes
+    first = np.cumsum(sizes) - sizes
     pairs = LoggedData(
         contexts=held_out.contexts,
-        context_index=np.repeat(np.arange(contexts, dtype=np.int32), actions),
-        action=np.tile(np.arange(actions, dtype=np.int32), contexts),
-        reward=np.zeros(contexts * actions),
+        context_index=np.repeat(np.arange(contexts, dtype=np.int32), sizes),
+        action=np.tile(np.arange(held_out.n_actions, dtype=np.int32), contexts) if offered is None else offered.codes,
+        reward=np.zeros(sizes.sum()),
         actions=held_out.actions,
     )
-    cell = torch.from_numpy(held_out.context_index.astype(np.int64) * actions + held_out.action)
-    taken = torch.bincount(cell, minlength=contexts * actions).double()
+    cell = torch.from_numpy(first[held_out.context_index] + held_out.row_place)
+    taken = torch.bincount(cell, minlength=int(sizes.sum())).double()
     rows_of = torch.from_numpy(np.bincount(held_out.context_index, minlength=contexts)).double()
-    expected = rows_of.repeat_interleave(actions) * logged_log_prob(model.policy, pairs).exp()
+    expected = rows_of.repeat_interleave(torch.from_numpy(sizes)) * logged_log_prob(model.policy, pairs).exp()
     return expected, uncertainty_of(model, data, pairs, form), taken
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
+from offpolicy.policies import all_log_probs
 from offpolicy.progress import progress
 from offpolicy.propensity import FittedModel, LoggingPolicy
 from offpolicy.seeding import torch_generator
@@ -111,8 +112,8 @@ def _add_half(sums: _Sums, model: FittedModel, train: LoggedData, held_out: Logg
 def _all_of(model: FittedModel, log: LoggedData, actions: Tensor) -> tuple[Tensor, Tensor]:
     """β̂ of some actions in every context, and how often each was taken there."""
     prob = torch.empty(log.n_contexts, len(actions), dtype=torch.float64)
-    for tile in log.batches():
-        log_probs = model.policy.log_probs(log.contexts.take(tile.contexts))
+    for tile in log.batches(width=log.n_actions):
+        log_probs = all_log_probs(model.policy, log.contexts.take(tile.contexts))
         prob[tile.contexts] = log_probs[:, actions].double().exp()
     column = torch.full((log.n_actions,), -1, dtype=torch.int64)
     column[actions] = torch.arange(len(actions))

@@ -9,11 +9,19 @@ from torch import Tensor
 from offpolicy.checks import check_choice
 from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import MixturePolicy, ScorerPolicy, UniformPolicy, logged_log_prob, row_weights, tensor
+from offpolicy.policies import (
+    MixturePolicy,
+    ScorerPolicy,
+    UniformPolicy,
+    all_log_probs,
+    logged_log_prob,
+    row_weights,
+    tensor,
+)
 from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
 from offpolicy.uncertainty.factor import Normalisation
-from offpolicy.uncertainty.gauss_newton import EXACT_LIMIT, LastLayerGaussNewton, LinearGaussNewton
+from offpolicy.uncertainty.gauss_newton import EXACT_LIMIT, LastLayerGaussNewton, LinearGaussNewton, LogProbs
 from offpolicy.uncertainty.per_action import PerActionMatrices
 from offpolicy.uncertainty.shared import SharedMatrix
 
@@ -213,12 +221,16 @@ def _per_action(
 def _last_layer(
     softmax: ScorerPolicy, items: Tensor, data: LoggedData, rows: LoggedData, ridge: float | None
 ) -> Tensor:
-    head = (softmax.weights, softmax.bias)
+    def head(log: LoggedData) -> LogProbs:
+        if log.candidates is None:
+            return softmax.weights, softmax.bias
+        return lambda part: all_log_probs(softmax, log.contexts.take(part))
+
     states = softmax.states(data.contexts)
     matrix = LastLayerGaussNewton(states.shape[1])
-    matrix.add(states, tensor(data.context_weight), items, head)
+    matrix.add(states, tensor(data.context_weight), items, head(data))
     queried = states if rows is data else softmax.states(rows.contexts)
-    return matrix.finish(ridge).of(queried, items, head, *_rows(rows))
+    return matrix.finish(ridge).of(queried, items, head(rows), *_rows(rows))
 
 
 def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData, ridge: float | None) -> Tensor:
@@ -227,9 +239,11 @@ def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData
     width, n_actions = states.shape[1], data.n_actions
     if width * n_actions <= EXACT_LIMIT:
         whole = LinearGaussNewton(width, n_actions)
-        whole.add(states, tensor(data.context_weight), lambda part: model.policy.log_probs(data.contexts.take(part)))
+        whole.add(
+            states, tensor(data.context_weight), lambda part: all_log_probs(model.policy, data.contexts.take(part))
+        )
         return whole.finish(ridge).of(
-            queried, lambda part: model.policy.log_probs(rows.contexts.take(part)), *_rows(rows)
+            queried, lambda part: all_log_probs(model.policy, rows.contexts.take(part)), *_rows(rows)
         )
     blocks = BlockGaussNewton(width, n_actions)
     blocks.add(states, *_rows(data), logged_log_prob(model.policy, data), row_weights(data))

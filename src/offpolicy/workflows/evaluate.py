@@ -110,6 +110,11 @@ def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec
             for name in ("action", "reward", "cluster", "timestamp")
             if getattr(spec, name) is None and isinstance(known.get(name), str)
         }
+        if isinstance(known.get("candidates"), str) and spec.candidates is None and spec.request is None:
+            changes |= {
+                "candidates": known["candidates"],
+                "candidate_features": spec.candidate_features or tuple(known.get("candidate_features", ())),
+            }
         context = tuple(dict.fromkeys([*spec.context, *kinds]))
         spec = replace(spec, context=context, kinds={**kinds, **spec.kinds}, **changes)
         if spec.reward_range is None:

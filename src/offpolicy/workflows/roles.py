@@ -13,14 +13,17 @@ from offpolicy.log import (
     CategoricalColumn,
     Kind,
     LoggedData,
+    VowpalLog,
     column_names,
     expanded,
     format_of,
     listed,
     nearest,
     numbers,
+    range_of_rewards,
     read_log,
     read_table,
+    vowpal_log,
 )
 from offpolicy.progress import progress
 
@@ -42,6 +45,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "timestamp": ("timestamp", "time", "ts", "datetime", "date", "event_time"),
 }
 """Column names that imply a role, the most specific first; case is ignored."""
+REQUEST_ROLES = ("candidates", "candidate_features", "request", "shown", "keep_prob", "row_weight")
+"""Roles of columns that say what a request offered and how many events a row stands for; never inferred from names."""
 ROW_NUMBERS = ("", "index", "unnamed: 0", "__index_level_0__", "row", "row_id", "event_id", "eventid", "impression_id")
 """Columns that number rows and say nothing about a context."""
 
@@ -61,6 +66,12 @@ class LogSpec:
     reward_range: tuple[float, float] | None = None
     actions: Any = None
     drop_duplicates: bool = False
+    candidates: str | None = None
+    candidate_features: tuple[str, ...] = ()
+    request: str | None = None
+    shown: str | None = None
+    keep_prob: str | None = None
+    row_weight: str | None = None
     notes: tuple[str, ...] = ()
     """What was inferred, in words."""
 
@@ -69,7 +80,8 @@ class LogSpec:
         roles = ("action", "reward", "propensity", "cluster", "timestamp", "reward_range")
         actions = self.actions if isinstance(self.actions, str) else None
         plain = {"source": self.source, "context": list(self.context), "kinds": dict(self.kinds), "actions": actions}
-        return plain | {name: getattr(self, name) for name in roles}
+        offered = {name: getattr(self, name) for name in REQUEST_ROLES if getattr(self, name)}
+        return plain | {name: getattr(self, name) for name in roles} | offered
 
     def read(self) -> LoggedData:
         """The log, every role being known."""
@@ -90,6 +102,7 @@ class LogSpec:
                 kinds=cast("dict[str, Kind]", dict(self.kinds)),
                 actions=self.actions,
                 reward_range=self.reward_range,
+                **{name: getattr(self, name) for name in REQUEST_ROLES},
             )
 
 
@@ -110,8 +123,15 @@ def resolve(spec: LogSpec) -> LogSpec:
     form = format_of(path)
     names = column_names(path, form)
     notes: list[str] = []
+    if form == "dsjson" or form == "cb":
+        found = vowpal_log(expanded(spec.source), form)
+        spec, names = _with_candidates(spec, found), found.frame.columns
+        notes += found.notes
+        if spec.candidates is not None:
+            notes.append("candidates: those listed with each decision")
     given = {role: getattr(spec, role) for role in ("action", "reward", "propensity", "cluster", "timestamp")}
-    taken = {*spec.context, *(name for name in given.values() if name is not None)}
+    taken = {*spec.context, *(name for name in given.values() if name is not None), *spec.candidate_features}
+    taken |= {getattr(spec, role) for role in REQUEST_ROLES if role != "candidate_features" and getattr(spec, role)}
     for role, candidates in NAMES.items():
         if given[role] is None:
             given[role] = _named_like(candidates, [name for name in names if name not in taken])
@@ -135,28 +155,26 @@ def resolve(spec: LogSpec) -> LogSpec:
         raise LogError(f"{path} has no column left for the context, which is what a policy decides by. Add one.")
     resolved = replace(spec, context=context, **given)
     if form in ("dsjson", "cb") and spec.reward_range is None and resolved.reward == "reward":
-        limits, note = _range_of_costs(spec.source)
-        resolved, notes = replace(resolved, reward_range=limits), [*notes, note]
+        limits = range_of_rewards(found, spec.source)
+        note = "−cost, costs being in [−1, 0]" if limits == (0.0, 1.0) else "−cost in [−1, 0], costs being in [0, 1]"
+        resolved, notes = replace(resolved, reward_range=limits), [*notes, f"reward: {note}"]
     return replace(resolved, notes=(*spec.notes, *notes))
+
+
+def _with_candidates(spec: LogSpec, found: VowpalLog) -> LogSpec:
+    """The roles that Vowpal Wabbit's files tell themselves, where the user says nothing else."""
+    roles = found.roles
+    if "keep_prob" in roles and spec.keep_prob is None and spec.row_weight is None:
+        spec = replace(spec, keep_prob="keep_prob")
+    if "candidates" not in roles or spec.candidates is not None:
+        return spec
+    actions = found.actions if spec.actions is None else spec.actions
+    return replace(spec, candidates="candidates", candidate_features=found.candidate_features, actions=actions)
 
 
 def _named_like(candidates: tuple[str, ...], names: list[str]) -> str | None:
     folded = {name.lower().strip(): name for name in reversed(names)}
     return next((folded[candidate] for candidate in candidates if candidate in folded), None)
-
-
-def _range_of_costs(source: str) -> tuple[tuple[float, float], str]:
-    """The range of −cost where costs keep to [−1, 0] or to [0, 1]."""
-    reward = read_table(source, ("reward",)).series["reward"]
-    low, high = cast("float", reward.min()), cast("float", reward.max())
-    if low >= 0 and high <= 1:
-        return (0.0, 1.0), "reward: −cost, costs being in [−1, 0]"
-    if low >= -1 and high <= 0:
-        return (-1.0, 0.0), "reward: −cost in [−1, 0], costs being in [0, 1]"
-    raise LogError(
-        f"{source}: rewards are −cost and reach from {low:g} to {high:g}. Declare the range they can have with "
-        f"--reward-range {low:g},{high:g} (or a wider one)."
-    )
 
 
 def probability_column(spec: LogSpec, column: str) -> pl.Series:
@@ -194,6 +212,8 @@ def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
 
 def columns_of(spec: LogSpec, log: LoggedData) -> dict[str, str]:
     """Every column that was read: the kind of a context column, else its role."""
-    roles = {getattr(spec, role): role for role in ("action", "reward", "propensity", "cluster", "timestamp")}
+    single = ("action", "reward", "propensity", "cluster", "timestamp", "request", "shown", "keep_prob", "row_weight")
+    roles = {getattr(spec, role): role for role in (*single, "candidates")}
+    roles |= dict.fromkeys(spec.candidate_features, "candidate feature")
     kinds: dict[str, str] = {name: column.kind for name, column in log.contexts.items()}
     return {name: role for name, role in roles.items() if name is not None} | kinds

@@ -1,35 +1,63 @@
-"""Vowpal Wabbit's logs, DSJSON and `cb` text, as frames with the columns action, reward, propensity and the features.
+"""Vowpal Wabbit's logs, DSJSON and `cb` text, as one table: a row a decision, with its candidates where it has some.
 
 `reward` is −cost. Features of a decision become columns named `namespace.feature`: numbers (0 where a row lacks them,
 as Vowpal Wabbit reads it), text, or bags of names where a row may hold several. An action is called by its tag or id
-where it has one, else by its features, else by its place in the list.
+where it has one, else by its features, else by its place in the list. What is the same wherever an action is on offer
+describes the action; what varies describes the candidate.
 """
 
 import gzip
-import json
-import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal, NoReturn, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 import polars as pl
 
 from offpolicy.errors import LogError
-from offpolicy.log.origin import shown
+from offpolicy.log.formats.vowpal_json import dsjson_decisions
+from offpolicy.log.formats.vowpal_rows import Decision, Row, described
+from offpolicy.log.formats.vowpal_text import text_decisions
 
 VowpalFormat: TypeAlias = Literal["dsjson", "cb"]
 
 SUFFIXES: dict[str, VowpalFormat] = {".dsjson": "dsjson", ".vw": "cb", ".cb": "cb"}
-ROLES = ("action", "reward", "propensity", "timestamp")
+ROLES = ("action", "reward", "propensity", "timestamp", "candidates", "keep_prob")
 MOST_COLUMNS = 5_000
 LABEL = re.compile(r"\d+:[^:\s|]+:[^:\s|]+")
 DSJSON_KEYS = (b'"_label_cost"', b'"_labelIndex"', b'"_label_probability"')
+OFFERED_TWICE = 2
+"""Candidates without a name are called by their features where these recur so often on average, else by their place."""
 
-Row: TypeAlias = dict[str, Any]
-"""A column's name to a number, or to a list of names."""
+
+@dataclass(frozen=True)
+class VowpalLog:
+    """The decisions of some files as a table."""
+
+    frame: pl.DataFrame
+    """A row a decision: action, reward, propensity, timestamp, candidates, keep_prob (where there are), features."""
+    parts: tuple[int, ...]
+    """How many of the rows each file holds."""
+    candidate_features: tuple[str, ...] = ()
+    """Columns of lists, one value for each candidate."""
+    actions: pl.DataFrame | None = None
+    """All actions by their id and their own features; None where there are no candidates."""
+    notes: tuple[str, ...] = ()
+    """What was skipped, and how often."""
+
+    @property
+    def context(self) -> tuple[str, ...]:
+        """The columns that describe the decision."""
+        return tuple(name for name in self.frame.columns if name not in (*ROLES, *self.candidate_features))
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns of other roles, by role."""
+        return {name: name for name in ROLES if name in self.frame.columns}
 
 
 def vowpal_format(path: Path, head: bytes) -> VowpalFormat | None:
@@ -49,20 +77,43 @@ def vowpal_format(path: Path, head: bytes) -> VowpalFormat | None:
 
 def vowpal_frame(path: Path, form: VowpalFormat) -> pl.DataFrame:
     """All decisions of a file, one row each."""
-    try:
-        stamp = path.stat()
-        return _parsed(path, form, stamp.st_mtime_ns, stamp.st_size)
-    except (OSError, EOFError, zlib.error) as error:
-        raise LogError(f"{path} cannot be read ({error}). Fix or rewrite the file.") from None
+    return vowpal_log([path], form).frame
+
+
+def vowpal_log(paths: Sequence[Path], form: VowpalFormat) -> VowpalLog:
+    """All decisions of some files."""
+    stamps = []
+    for path in paths:
+        try:
+            stamp = path.stat()
+        except OSError as error:
+            raise LogError(f"{path} cannot be read ({error}). Fix or rewrite the file.") from None
+        stamps.append((stamp.st_mtime_ns, stamp.st_size))
+    return _parsed(tuple(paths), form, tuple(stamps))
 
 
 @lru_cache(maxsize=1)  # the names of the columns and then the columns are asked for
-def _parsed(path: Path, form: VowpalFormat, changed: int, size: int) -> pl.DataFrame:
-    with _opened(path) as lines:
-        rows = list(_dsjson_rows(path, lines) if form == "dsjson" else _cb_rows(path, lines))
-    if not rows:
-        raise LogError(f"{path} holds no labelled decision. A log needs rows with an action, a cost and a probability.")
-    return _frame(path, rows)
+def _parsed(paths: tuple[Path, ...], form: VowpalFormat, stamps: tuple[tuple[int, int], ...]) -> VowpalLog:
+    decisions: list[Decision] = []
+    parts: list[int] = []
+    skipped: Counter[str] = Counter()
+    for path in paths:
+        before = len(decisions)
+        try:
+            with _opened(path) as lines:
+                read = dsjson_decisions if form == "dsjson" else text_decisions
+                decisions += read(path, lines, skipped)
+        except (OSError, EOFError, zlib.error) as error:
+            raise LogError(f"{path} cannot be read ({error}). Fix or rewrite the file.") from None
+        parts.append(len(decisions) - before)
+    notes = tuple(f"skipped: {count:,} {what}" for what, count in skipped.items())
+    named = str(paths[0]) if len(paths) == 1 else f"{paths[0]} (and {len(paths) - 1} more)"
+    if not decisions:
+        why = f" ({'; '.join(notes)})" if notes else ""
+        raise LogError(
+            f"{named} holds no labelled decision{why}. A log needs rows with an action, a cost and a probability."
+        )
+    return _Columns(named, decisions).log(tuple(parts), notes)
 
 
 def _opened(path: Path) -> IO[str]:
@@ -71,205 +122,114 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig", errors="replace")
 
 
-def _bad(path: Path, line: int, problem: str, remedy: str = "Fix or drop the line.") -> NoReturn:
-    raise LogError(f"{path}: line {line} {problem}. {remedy}")
+@dataclass
+class _Columns:
+    """Decisions on their way to columns."""
+
+    path: str
+    decisions: Sequence[Decision]
+    ids: list[list[str]] = field(init=False)
+    """The name of every candidate of every decision."""
+
+    def __post_init__(self) -> None:
+        with_sets = [one.candidates is not None for one in self.decisions]
+        if any(with_sets) and not all(with_sets):
+            lines = self.decisions[with_sets.index(False)].line
+            raise LogError(
+                f"{self.path}: line {lines} lists no candidates, but others do. Put those lines into another file."
+            )
+        self.ids = self._named() if all(with_sets) else [[one.action] for one in self.decisions]
+
+    def _named(self) -> list[list[str]]:
+        """Tags and ids; else features, if they recur; else places. Names that occur twice in a set get a number."""
+        unnamed = [described(one.features) for d in self.decisions for one in d.candidates or () if one.name is None]
+        by_features = len(unnamed) >= OFFERED_TWICE * len(set(unnamed)) or len(unnamed) <= MOST_COLUMNS
+        names = []
+        for decision in self.decisions:
+            own: list[str] = []
+            seen: Counter[str] = Counter()
+            for place, one in enumerate(decision.candidates or ()):
+                name = one.name
+                if name is None:
+                    name = (described(one.features) if by_features else "") or str(place + 1)
+                seen[name] += 1
+                own.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+            names.append(own)
+        return names
+
+    def log(self, parts: tuple[int, ...], notes: tuple[str, ...]) -> VowpalLog:
+        decisions = self.decisions
+        chosen = [
+            ids[0 if one.candidates is None else one.chosen] for ids, one in zip(self.ids, decisions, strict=True)
+        ]
+        whole = all(_is_whole(one) for ids in self.ids for one in ids)
+        columns = [pl.Series("action", [int(i) for i in chosen] if whole else chosen)]
+        columns.append(pl.Series("reward", [one.reward for one in decisions], pl.Float64))
+        probs = [one.propensity for one in decisions]
+        if any(prob is not None for prob in probs):
+            columns.append(pl.Series("propensity", probs, pl.Float64))
+        if all(one.timestamp is not None for one in decisions):
+            columns.append(_instants([one.timestamp or "" for one in decisions]))
+        if any(one.keep_prob != 1 for one in decisions):
+            columns.append(pl.Series("keep_prob", [one.keep_prob for one in decisions], pl.Float64))
+        columns += self._shared()
+        if decisions[0].candidates is None:
+            return VowpalLog(pl.DataFrame(columns), parts, notes=notes)
+        lists = [[int(i) for i in ids] if whole else ids for ids in self.ids]
+        columns.append(pl.Series("candidates", lists))
+        varying, actions = self._of_candidates({series.name for series in columns}, whole)
+        frame = pl.DataFrame([*columns, *varying])
+        return VowpalLog(frame, parts, tuple(series.name for series in varying), actions, notes)
+
+    def _shared(self) -> list[pl.Series]:
+        rows = [apart_from_roles(one.shared) for one in self.decisions]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        self._check_number(names)
+        if not names:
+            return [pl.Series("constant", [1.0] * len(rows))]
+        return [_feature(name, [row.get(name) for row in rows]) for name in names]
+
+    def _of_candidates(self, taken: set[str], whole: bool) -> tuple[list[pl.Series], pl.DataFrame]:
+        """Columns of lists for what varies, and the actions with what is the same wherever they are on offer."""
+        rows = [[apart_from_roles(one.features) for one in d.candidates or ()] for d in self.decisions]
+        names = list(dict.fromkeys(name for row in rows for one in row for name in one))
+        self._check_number(names)
+        ids = list(dict.fromkeys(one for own in self.ids for one in own))
+        table = [pl.Series("action", [int(i) for i in ids] if whole else ids)]
+        varying = []
+        for name in names:
+            values = [[one.get(name) for one in row] for row in rows]
+            known: dict[str, Any] = {}
+            pairs = ((i, v) for own, row in zip(self.ids, values, strict=True) for i, v in zip(own, row, strict=True))
+            if all(known.setdefault(i, v) == v for i, v in pairs):
+                table.append(_feature(name, [known[i] for i in ids]))
+                continue
+            flat = _feature(name if name not in taken else f"candidate.{name}", [v for row in values for v in row])
+            varying.append(_in_lists(flat, [len(row) for row in rows]))
+        return varying, pl.DataFrame(table)
+
+    def _check_number(self, names: Sequence[str]) -> None:
+        if len(names) > MOST_COLUMNS:
+            raise LogError(
+                f"{self.path} holds {len(names)} different features with values of their own, more than "
+                f"{MOST_COLUMNS}. Write features without values as names, which become one bag, or convert the file to "
+                "Parquet."
+            )
 
 
-def _number(path: Path, line: int, what: str, value: Any) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        _bad(path, line, f"must hold a number as {what}, but it holds {shown(value)}")
-    return number
+def _is_whole(name: str) -> bool:
+    return name.isdecimal() and name.isascii() and str(int(name)) == name and len(name) < 19
 
 
-def _dsjson_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
-    for number, text in enumerate(lines, start=1):
-        if not text.strip():
-            continue
-        try:
-            event = json.loads(text)
-        except (json.JSONDecodeError, RecursionError):
-            _bad(path, number, f"is not JSON: {shown(text.strip())}")
-        if not isinstance(event, dict):
-            _bad(path, number, "is not a JSON object")
-        if "c" in event and "_label_cost" in event and not event.get("_skipLearn", False):
-            yield _dsjson_row(path, number, event)  # other lines report rewards that came late, or teach nothing
+def _in_lists(flat: pl.Series, sizes: Sequence[int]) -> pl.Series:
+    owner = [place for place, size in enumerate(sizes) for _ in range(size)]
+    frame = pl.DataFrame([pl.Series("owner", owner), flat.alias("value")])
+    return frame.group_by("owner", maintain_order=True).agg("value")["value"].alias(flat.name)
 
 
-def _dsjson_row(path: Path, line: int, event: Mapping[str, Any]) -> Row:
-    context = event["c"]
-    if not isinstance(context, dict):
-        _bad(path, line, "must hold an object as 'c', the context")
-    listed = context.get("_multi", [])
-    if not isinstance(listed, list):
-        _bad(path, line, "must hold a list as 'c._multi', the actions")
-    ranking, probs = event.get("a", []), event.get("p", [])
-    place = event.get("_labelIndex")
-    if place is None:
-        chosen = event.get("_label_Action", ranking[0] if isinstance(ranking, list) and ranking else None)
-        place = chosen - 1 if isinstance(chosen, int) else None
-    if not isinstance(place, int) or place < 0 or (listed and place >= len(listed)):
-        _bad(path, line, "must say which action was taken by _labelIndex (from 0) or _label_Action (from 1)")
-    prob = event.get("_label_probability")
-    if prob is None and isinstance(ranking, list) and isinstance(probs, list) and place + 1 in ranking[: len(probs)]:
-        prob = probs[ranking.index(place + 1)]
-    row: Row = {}
-    _flatten({key: value for key, value in context.items() if not key.startswith("_")}, "", row)
-    row = _apart_from_roles(row)
-    row["action"] = _action_name(listed[place], place) if listed else str(place + 1)
-    row["reward"] = -_number(path, line, "_label_cost", event["_label_cost"])
-    row["propensity"] = _number(path, line, "_label_probability", prob)
-    if isinstance(event.get("Timestamp"), str):
-        row["timestamp"] = event["Timestamp"]
-    return row
-
-
-def _flatten(value: Any, name: str, row: Row) -> None:
-    """Numbers and lists of names, by the path that leads to them."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            _flatten(inner, f"{name}.{key}" if name else str(key), row)
-    elif isinstance(value, list):
-        if value and all(isinstance(one, int | float) and not isinstance(one, bool) for one in value):
-            row |= {f"{name}.{place}": float(one) for place, one in enumerate(value)}
-        else:
-            for one in value:
-                _flatten(one, name, row)
-    elif isinstance(value, str | bool):
-        _add_name(row, name, str(value).lower() if isinstance(value, bool) else value)
-    elif isinstance(value, int | float) and abs(value) < 1e300:
-        row[name] = float(value)
-
-
-def _add_name(row: Row, column: str, name: str) -> None:
-    held = row.setdefault(column, [])
-    if isinstance(held, list):
-        held.append(name)
-    else:
-        row[column] = [f"{held:g}", name]
-
-
-def _action_name(action: Any, place: int) -> str:
-    if isinstance(action, dict):
-        inner = action.get("i")
-        named = [action.get("_tag"), inner.get("id") if isinstance(inner, dict) else None, action.get("id")]
-        for candidate in named:
-            if isinstance(candidate, str | int):
-                return str(candidate)
-        features: Row = {}
-        _flatten({key: value for key, value in action.items() if not key.startswith("_")}, "", features)
-        if features:
-            return _described(features)
-    return str(place + 1)
-
-
-def _described(features: Row) -> str:
-    parts = []
-    for name, value in sorted(features.items()):
-        short = name.rpartition(".")[2] if isinstance(value, list) else name
-        parts += [f"{short}={one}" for one in value] if isinstance(value, list) else [f"{short}:{value:g}"]
-    return " ".join(parts)
-
-
-def _cb_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
-    """One decision a line, or (cb_adf) one a block of lines with a line per action."""
-    block: list[tuple[int, str]] = []
-    many: bool | None = None
-    for number, text in enumerate([*lines, ""], start=1):
-        if text.strip():
-            block.append((number, text.strip()))
-            continue
-        if block and many is None:
-            many = any(_label(line) is None for _, line in block)
-        if block and many:
-            yield from _adf_row(path, block)
-        elif block:
-            yield from (_cb_row(path, *one) for one in block)
-        block = []
-
-
-def _label(line: str) -> list[str] | None:
-    """Action, cost and probability of a line; None where it has no label or is shared."""
-    label = next((token for token in line.partition("|")[0].split() if token.count(":") == 2), None)
-    return None if label is None or line.startswith("shared") else label.split(":")
-
-
-def _cb_row(path: Path, number: int, line: str) -> Row:
-    label = _label(line)
-    if label is None or not label[0].isdigit():
-        _bad(path, number, f"must begin with action:cost:probability, but it is {shown(line)}")
-    row = _apart_from_roles(_cb_features(path, number, line))
-    return row | {"action": label[0]} | _outcome(path, number, label)
-
-
-def _outcome(path: Path, number: int, label: list[str]) -> Row:
-    return {
-        "reward": -_number(path, number, "cost", label[1]),
-        "propensity": _number(path, number, "probability", label[2]),
-    }
-
-
-def _adf_row(path: Path, block: list[tuple[int, str]]) -> Iterator[Row]:
-    shared = [(number, line) for number, line in block if line.startswith("shared")]
-    offered = [(number, line) for number, line in block if not line.startswith("shared")]
-    chosen = [(place, number, line) for place, (number, line) in enumerate(offered) if _label(line) is not None]
-    if len(chosen) > 1:
-        _bad(path, chosen[1][1], "is the second of its block with a label, but one action is taken in a decision")
-    if not chosen:
-        return  # a decision whose outcome is not known
-    place, number, line = chosen[0]
-    row: Row = {}
-    for where, text in shared:
-        row |= _cb_features(path, where, text)
-    features = _cb_features(path, number, line)
-    tag = re.search(r"'(\S+?)\s*\|", line)
-    name = tag.group(1) if tag else _described(features) if features else str(place + 1)
-    yield _apart_from_roles(row) | {"action": name} | _outcome(path, number, _label(line) or [])
-
-
-def _cb_features(path: Path, number: int, line: str) -> Row:
-    row: Row = {}
-    for part in line.split("|")[1:]:
-        tokens = part.split()
-        namespace = ""
-        if tokens and not part[:1].isspace():
-            namespace = tokens.pop(0).partition(":")[0]
-        for token in tokens:
-            name, colon, value = token.rpartition(":") if ":" in token else (token, "", "")
-            before, equals, after = name.partition("=")
-            prefix = f"{namespace}." if namespace else ""
-            if colon and value != "1":
-                row[f"{prefix}{name}"] = _number(path, number, f"the value of feature {name!r}", value)
-            elif equals:
-                _add_name(row, f"{prefix}{before}", after)
-            else:
-                _add_name(row, namespace or "features", name)
-    return row
-
-
-def _apart_from_roles(row: Row) -> Row:
+def apart_from_roles(row: Row) -> Row:
+    """Features that are called like a role, under another name."""
     return {f"context.{name}" if name in ROLES else name: value for name, value in row.items()}
-
-
-def _frame(path: Path, rows: list[Row]) -> pl.DataFrame:
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in ROLES))
-    if len(names) > MOST_COLUMNS:
-        raise LogError(
-            f"{path} holds {len(names)} different features with values of their own, more than {MOST_COLUMNS}. Write "
-            "features without values as names, which become one bag, or convert the file to Parquet."
-        )
-    ids = [row["action"] for row in rows]
-    whole = all(i.isdigit() and str(int(i)) == i and len(i) < 19 for i in ids)
-    columns = [pl.Series("action", [int(i) for i in ids] if whole else ids)]
-    columns += [pl.Series(name, [row[name] for row in rows], pl.Float64) for name in ("reward", "propensity")]
-    if all("timestamp" in row for row in rows):
-        columns.append(_instants([row["timestamp"] for row in rows]))
-    if not names:
-        columns.append(pl.Series("constant", [1.0] * len(rows)))
-    return pl.DataFrame([*columns, *(_feature(name, [row.get(name) for row in rows]) for name in names)])
 
 
 def _instants(values: list[str]) -> pl.Series:

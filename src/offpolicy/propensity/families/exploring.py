@@ -16,13 +16,23 @@ from torch import Tensor
 from offpolicy.log import LoggedData
 from offpolicy.models import (
     Batch,
+    CandidateScorer,
     NetworkScorer,
     Scorer,
     linear_scorer,
     network_scorer,
     weighted_log_likelihood,
+    with_candidate_features,
 )
-from offpolicy.policies import MixturePolicy, Policy, PopularityPolicy, ScorerPolicy, tensor, with_backoff
+from offpolicy.policies import (
+    MixturePolicy,
+    Policy,
+    PopularityPolicy,
+    ScorerPolicy,
+    logged_log_prob,
+    tensor,
+    with_backoff,
+)
 from offpolicy.propensity.config import FitConfig, FitOutcome
 from offpolicy.propensity.likelihood import start_at_popularity
 from offpolicy.propensity.model import FittedModel
@@ -51,6 +61,10 @@ class ExploringSoftmax:
         seen = tensor(self.log.action_count) > 0
         uniform = torch.where(seen, -math.log(int(seen.sum())), -math.inf).double()
         self._explored = torch.stack([uniform, PopularityPolicy.fit(self.log).log_frequency])
+        self._explored_rows: Tensor | None = None
+        if self.log.candidates is not None:
+            beside = [logged_log_prob(PopularityPolicy(self.log.actions, each), self.log) for each in self._explored]
+            self._explored_rows = torch.stack(beside)
         self._sums = torch.zeros(3, dtype=torch.float64)
         self._events = tensor(self.log.context_weight).float()
 
@@ -61,7 +75,9 @@ class ExploringSoftmax:
     def total(self, batch: Batch, weight: Tensor) -> Tensor:
         """Σ of the rows' log β̂ in gradient."""
         log_shares = self.shares.log()
-        explored = (self._explored[:, batch.row_action] + log_shares[1:, None]).float()
+        rows = self._explored_rows
+        beside = self._explored[:, batch.row_action] if rows is None else rows[:, batch.rows]
+        explored = (beside + log_shares[1:, None]).float()
 
         def from_softmax(log_prob: Tensor, numbers: Any) -> Tensor:
             parts = torch.stack([log_prob + float(log_shares[0]), *explored[:, numbers]])
@@ -70,11 +86,13 @@ class ExploringSoftmax:
             return shares[0] * weight[numbers]
 
         weights, bias = self.scorer.actions()
-        states = batch.states(self.scorer)
-        value = weighted_log_likelihood(states, weights, bias, batch.row_context, batch.row_action, from_softmax)
-        if isinstance(self.scorer, NetworkScorer) and self.scorer.ids:
+        states, offered = batch.states(self.scorer), batch.offered(self.scorer)
+        taken = (batch.row_context, batch.row_action)
+        value = weighted_log_likelihood(states, weights, bias, *taken, from_softmax, offered=offered)
+        network = self.scorer.base if isinstance(self.scorer, CandidateScorer) else self.scorer
+        if isinstance(network, NetworkScorer) and network.ids:
             events = self._events[batch.numbers]
-            value = value - POOLING * self.scorer.pooling(batch.table, batch.numbers, events)
+            value = value - POOLING * network.pooling(batch.table, batch.numbers, events)
         return value
 
     def end_epoch(self) -> None:
@@ -111,7 +129,7 @@ class Exploring:
         self, log: LoggedData, held_out: LoggedData | None, chosen: FitOutcome | None, config: FitConfig
     ) -> tuple[FittedModel, FitOutcome]:
         """Minibatches until held-out rows get no more likely."""
-        model = ExploringSoftmax(self.make(log, config.seed), log, self.step)
+        model = ExploringSoftmax(with_candidate_features(self.make(log, config.seed), log), log, self.step)
         outcome = train(model, log, held_out, quick(config), chosen)
         return FittedModel(model.policy(log), model.scorer), outcome
 

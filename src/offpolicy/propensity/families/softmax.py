@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from offpolicy.log import LoggedData
-from offpolicy.models import Normaliser, Scorer, linear_scorer, two_tower_scorer
+from offpolicy.models import Normaliser, Scorer, linear_scorer, two_tower_scorer, with_candidate_features
 from offpolicy.propensity.config import FitConfig, FitOutcome
 from offpolicy.propensity.likelihood import fit_softmax, softmax_policy
 from offpolicy.propensity.model import FittedModel
@@ -25,7 +25,7 @@ class Softmax:
         self, log: LoggedData, held_out: LoggedData | None, chosen: FitOutcome | None, config: FitConfig
     ) -> tuple[FittedModel, FitOutcome]:
         """Maximum likelihood with a ridge, or as many epochs as held-out rows gain from."""
-        scorer = self.make(log, config.seed)
+        scorer = with_candidate_features(self.make(log, config.seed), log)
         outcome = fit_softmax(scorer, log, held_out, config, self.normaliser, chosen)
         ridge = outcome.ridge if outcome.ridge > 0 else 1.0
         return FittedModel(softmax_policy(scorer, log), scorer, ridge), outcome

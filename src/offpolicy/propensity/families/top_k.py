@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
-from offpolicy.models import Batch, LinearScorer, linear_scorer
+from offpolicy.models import Batch, Scorer, candidate_logits, linear_scorer, with_candidate_features
 from offpolicy.policies import Policy, RandomTopK, soft_top_k, tensor, with_backoff
 from offpolicy.propensity.config import FitConfig, FitOutcome
 from offpolicy.propensity.likelihood import start_at_popularity
@@ -25,7 +25,7 @@ START, STEP = 3.0, 1e-1
 class TopKModel:
     """A linear scorer under a soft top-k, as `train` takes it."""
 
-    def __init__(self, scorer: LinearScorer, log: LoggedData) -> None:
+    def __init__(self, scorer: Scorer, log: LoggedData) -> None:
         """Start from popularity and k = 3."""
         self.scorer = scorer
         self.log_k = nn.Parameter(torch.tensor(math.log(min(START, max(1.5, log.n_actions / 2)))))
@@ -46,7 +46,13 @@ class TopKModel:
         """Σ of the rows' log β̂."""
         self._keep_k_within_limits()
         weights, bias = self.scorer.actions()
-        scores = torch.addmm(bias, batch.states(self.scorer), weights.T).masked_fill(self._unseen, -torch.inf)
+        states, offered = batch.states(self.scorer), batch.offered(self.scorer)
+        if offered is not None:
+            place = torch.arange(len(bias)).masked_fill(self._unseen, -1)
+            column = offered.place(batch.row_context, batch.row_action)
+            scores = candidate_logits(states, weights, bias, offered.within(place))[batch.row_context]
+            return (soft_top_k(scores, self.k)[torch.arange(len(column)), column] * weight).sum()
+        scores = torch.addmm(bias, states, weights.T).masked_fill(self._unseen, -torch.inf)
         return (soft_top_k(scores, self.k)[batch.row_context, batch.row_action] * weight).sum()
 
     def end_epoch(self) -> None:
@@ -83,12 +89,12 @@ class TopK:
         self, log: LoggedData, held_out: LoggedData | None, chosen: FitOutcome | None, config: FitConfig
     ) -> tuple[FittedModel, FitOutcome]:
         """Minibatches until held-out rows get no more likely."""
-        if log.n_contexts * log.n_actions > MOST_NUMBERS:
+        if log.n_contexts * log.width > MOST_NUMBERS:
             raise ParameterError(
                 f"The top_k model takes all actions of every context at once: {log.n_contexts:,} contexts × "
                 f"{log.n_actions:,} actions are more than {MOST_NUMBERS:,}. Take 'greedy_linear' or 'network' instead."
             )
-        model = TopKModel(linear_scorer(log), log)
+        model = TopKModel(with_candidate_features(linear_scorer(log), log), log)
         outcome = train(model, log, held_out, quick(config), chosen)
         return FittedModel(model.policy(log)), outcome
 
