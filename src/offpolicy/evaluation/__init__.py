@@ -9,6 +9,7 @@ from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_i
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
     CONTEXT_SUMS,
+    SLATE_RATIOS,
     TOP_P_INPUTS,
     log_count_prob,
     weight_inputs,
@@ -19,6 +20,7 @@ from offpolicy.evaluation.preflight import preflight, shown_one_action
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.slates import RATIO_OF, SLATE_ESTIMATORS, chosen_user_model, under, with_slates
 from offpolicy.evaluation.value import Terms, value
 
 __all__ = [
@@ -28,6 +30,9 @@ __all__ = [
     "GAMMA",
     "GROUPED",
     "LEVEL",
+    "RATIO_OF",
+    "SLATE_ESTIMATORS",
+    "SLATE_RATIOS",
     "TOP_P_INPUTS",
     "ActionSets",
     "Evaluator",
@@ -40,6 +45,7 @@ __all__ = [
     "audit",
     "auto_estimate",
     "chosen_lambdas",
+    "chosen_user_model",
     "clustered",
     "compare",
     "compare_propensity_models",
@@ -53,6 +59,8 @@ __all__ = [
     "rank_lists",
     "shown_one_action",
     "top_actions",
+    "under",
     "value",
     "weight_inputs",
+    "with_slates",
 ]

@@ -8,6 +8,7 @@ from offpolicy.checks import check_choice, check_number
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.hyper import GAMMA
 from offpolicy.evaluation.intervals import INTERVALS, LEVEL, IntervalMethod
+from offpolicy.evaluation.slates import RATIO_OF
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
 
@@ -29,6 +30,7 @@ class Options:
     interval: str = "auto"
     segments: str | None = None
     sensitivity_columns: bool = False
+    user_model: str = "auto"
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""
@@ -36,6 +38,7 @@ class Options:
         if isinstance(self.gamma, str):
             check_choice("gamma", self.gamma, ("calibrated",))
         check_choice("interval", self.interval, ("auto", "guaranteed"))
+        check_choice("user_model", self.user_model, ("auto", *RATIO_OF))
         _ = self.rows, self.methods
 
     @cached_property

@@ -34,6 +34,7 @@ from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import read_log
 from offpolicy.log.schema import LogSchema, listed, nearest
+from offpolicy.log.slates import shows_repeats
 from offpolicy.log.tables import is_path, read_table
 from offpolicy.log.text import typed_text
 
@@ -82,6 +83,7 @@ __all__ = [
     "row_pieces",
     "sealed",
     "separator_of",
+    "shows_repeats",
     "table_hashes",
     "target_prob_from_obp",
     "to_cb_adf",

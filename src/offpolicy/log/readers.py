@@ -18,6 +18,7 @@ from offpolicy.log.offers import CANDIDATES, Offers, one_row_a_request
 from offpolicy.log.origin import Origin
 from offpolicy.log.rewards import to_unit
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
+from offpolicy.log.slates import check_nested, coded_positions, not_yet_shown, shows_repeats
 from offpolicy.log.tables import Table, read_table
 from offpolicy.log.text import typed_text
 
@@ -44,6 +45,7 @@ def read_log(
     candidate_features: Sequence[str] = (),
     request: str | None = None,
     shown: str | None = None,
+    position: str | None = None,
     keep_prob: str | None = None,
     row_weight: str | None = None,
 ) -> LoggedData:
@@ -61,6 +63,10 @@ def read_log(
     with `request` (its id) and `shown` (whether it was the one); a context column that varies within a request then
     describes its candidates. `keep_prob` names the probability with which a row was kept in the log, so that it stands
     for 1/keep_prob events; `row_weight` names that number itself.
+
+    Where requests show several actions, a row each, `request` and `position` (counted from 0 or 1) say which is which.
+    The position joins the context, and what stands above in the same request is no candidate, unless the log shows an
+    action twice in a request. `propensity` is then that of the action given those above.
     """
     schema = LogSchema(
         context=context,
@@ -75,6 +81,7 @@ def read_log(
         candidate_features=candidate_features,
         request=request,
         shown=shown,
+        position=position,
         keep_prob=keep_prob,
         row_weight=row_weight,
     )
@@ -87,6 +94,9 @@ def read_log(
             raise LogError("Every context column varies within a request, so none is left for the request itself.")
         changes = {"candidates": CANDIDATES, "candidate_features": varying, "context": context}
         schema = schema.model_copy(update=changes)
+    if schema.position is not None and schema.position not in schema.context:
+        kinds_too = {schema.position: "categorical"} | schema.kinds
+        schema = schema.model_copy(update={"context": (*schema.context, schema.position), "kinds": kinds_too})
     log = _log_of(table, schema, actions)
     return log.take(~log.duplicates) if drop_duplicates else log
 
@@ -110,12 +120,12 @@ def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
     offers = _offers(schema, series, origin)
     action_table, codes = _coded_actions(schema, series.pop(schema.action), given, origin, offers)
     sets = None if offers is None else offers.sets(action_table.vocabulary, codes, schema.kinds)
-    clusters, cluster = None, None
-    if schema.cluster is not None:
-        kind = schema.kinds.get(schema.cluster)  # a context column may be a number there and an id here
-        values = _ids(schema.cluster, series[schema.cluster], kind if kind == "categorical" else None, origin)
-        clusters = Vocabulary.of(values)
-        cluster = owned(clusters.encode(values))
+    cluster, clusters = _coded_ids(
+        schema.cluster or (schema.request if schema.position else None), series, schema, origin
+    )
+    request, places = _slates(schema, series, origin, cluster)
+    if request is not None and places is not None and not shows_repeats(request, codes):
+        sets = not_yet_shown(request, places, codes, action_table.vocabulary, sets)
     times = None
     if schema.timestamp is not None:
         times = _instants(schema.timestamp, series[schema.timestamp], origin)
@@ -134,7 +144,40 @@ def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
         reward_range=(low, high),
         cluster_vocabulary=clusters,
         row_weight=weights,
+        request=request,
+        position=places,
     )
+
+
+def _coded_ids(
+    column: str | None, series: dict[str, pl.Series], schema: LogSchema, origin: Origin
+) -> tuple[Codes | None, Vocabulary | None]:
+    """The codes of a column of ids, and what they stand for; None where no column is named."""
+    if column is None:
+        return None, None
+    kind = schema.kinds.get(column)  # a context column may be a number there and an id here
+    values = _ids(column, series[column], kind if kind == "categorical" else None, origin)
+    vocabulary = Vocabulary.of(values)
+    return owned(vocabulary.encode(values)), vocabulary
+
+
+def _slates(
+    schema: LogSchema, series: dict[str, pl.Series], origin: Origin, cluster: Codes | None
+) -> tuple[Codes | None, Codes | None]:
+    """The request and the position of each row, where requests show several actions."""
+    if schema.position is None:
+        return None, None
+    request, vocabulary = _coded_ids(schema.request, series, schema, origin)
+    assert request is not None
+    assert vocabulary is not None
+    rule = "must hold the place of each action in its request, a number of at least 0"
+    places = _quantity(schema.position, series[schema.position], (0.0, 2.0**31 - 1), origin, rule)
+
+    def named(code: int) -> str:
+        return repr(vocabulary.decode([code])[0])
+
+    check_nested(request, cluster, named)
+    return request, coded_positions(request, places, named)
 
 
 def _offers(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> Offers | None:
