@@ -13,7 +13,7 @@ from offpolicy.models.epochs import ContextBatches
 from slate_worlds import SlateWorld
 
 
-def direct(world: SlateWorld, log: LoggedData, scorer: Any, kind: str) -> torch.Tensor:
+def direct(world: SlateWorld, log: LoggedData, scorer: Any, kind: str) -> Any:
     """The mean over rows of the weighted rewards, written out request by request."""
     weights, bias = scorer.actions()
     scores = (scorer.states(log.contexts) @ weights.T + bias)[log.context_index.astype(np.int64)]
@@ -38,7 +38,8 @@ def test_the_gradient_is_that_of_the_value_along_the_request(kind: str) -> None:
     world = SlateWorld.make("cascade", 2, n_actions=5, length=3, d=2)
     log = world.log(30, 0)
     trainer = prepare_training(log, kind, logging_policy=world.logging, epochs=1, initial_spread=0.3)
-    scorer = trainer.scorer.double()
+    scorer: Any = trainer.scorer
+    scorer.double()
     objective = trainer._objective(0)
     objective.rows.fixed = {
         name: values.double() if values.is_floating_point() else values for name, values in objective.rows.fixed.items()
@@ -48,7 +49,8 @@ def test_the_gradient_is_that_of_the_value_along_the_request(kind: str) -> None:
     for p in parameters:
         p.grad = None
     for batch in ContextBatches(log, log.n_contexts).epoch():
-        objective.of(scorer, batch).backward()
+        value: Any = objective.of(scorer, batch)
+        value.backward()
     ours = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
     theirs = torch.autograd.grad(direct(world, log, scorer, kind), parameters, allow_unused=True)
     assert max(float(g.abs().max()) for g in theirs if g is not None) > 1e-3

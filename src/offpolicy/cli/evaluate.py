@@ -23,6 +23,7 @@ from offpolicy.cli.options import (
     Level,
     Log,
     LoggingModel,
+    PositionColumn,
     PropensityColumn,
     PropensityModels,
     RequestColumn,
@@ -67,6 +68,7 @@ def evaluate(
     candidate_feature: CandidateFeatures = None,
     request: RequestColumn = None,
     shown: ShownColumn = None,
+    position: PositionColumn = None,
     keep_prob: KeepProbColumn = None,
     row_weight: RowWeightColumn = None,
     drop_duplicates: DropDuplicates = False,
@@ -93,6 +95,14 @@ def evaluate(
             "--sensitivity", help="Also how strong hidden information must have been; refits without columns."
         ),
     ] = False,
+    user_model: Annotated[
+        str,
+        typer.Option(
+            "--user-model",
+            help="How users look at slates: any, cascade (from the top), independent (each position by itself), or "
+            "auto, the weakest assumption that the log can carry.",
+        ),
+    ] = "auto",
     out: Annotated[str | None, typer.Option("--out", help="Folder for results.json.")] = None,
     seed: Seed = 0,
     config: Config = None,
@@ -123,6 +133,7 @@ def evaluate(
         interval="guaranteed" if guaranteed else "auto",
         segments=segments,
         sensitivity_columns=sensitivity,
+        user_model=user_model,
     )
     run = run_evaluate(log_spec(ctx), named, options, compare_with=others, asked_for=asked_for, out=out)
     if as_json:

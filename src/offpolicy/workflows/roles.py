@@ -45,7 +45,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "timestamp": ("timestamp", "time", "ts", "datetime", "date", "event_time"),
 }
 """Column names that imply a role, the most specific first; case is ignored."""
-REQUEST_ROLES = ("candidates", "candidate_features", "request", "shown", "keep_prob", "row_weight")
+REQUEST_ROLES = ("candidates", "candidate_features", "request", "shown", "position", "keep_prob", "row_weight")
 """Roles of columns that say what a request offered and how many events a row stands for; never inferred from names."""
 ROW_NUMBERS = ("", "index", "unnamed: 0", "__index_level_0__", "row", "row_id", "event_id", "eventid", "impression_id")
 """Columns that number rows and say nothing about a context."""
@@ -70,6 +70,7 @@ class LogSpec:
     candidate_features: tuple[str, ...] = ()
     request: str | None = None
     shown: str | None = None
+    position: str | None = None
     keep_prob: str | None = None
     row_weight: str | None = None
     notes: tuple[str, ...] = ()
@@ -201,7 +202,9 @@ def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
     taken = [
         name
         for name, column in log.contexts.items()
-        if name not in spec.kinds and isinstance(column, CategoricalColumn) and column.vocabulary.ids.dtype.is_integer()
+        if name not in (*spec.kinds, spec.position)
+        and isinstance(column, CategoricalColumn)
+        and column.vocabulary.ids.dtype.is_integer()
     ]
     if not taken:
         return ()
@@ -212,8 +215,9 @@ def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
 
 def columns_of(spec: LogSpec, log: LoggedData) -> dict[str, str]:
     """Every column that was read: the kind of a context column, else its role."""
-    single = ("action", "reward", "propensity", "cluster", "timestamp", "request", "shown", "keep_prob", "row_weight")
-    roles = {getattr(spec, role): role for role in (*single, "candidates")}
+    single = ("action", "reward", "propensity", "cluster", "timestamp")
+    requests = ("request", "shown", "position", "keep_prob", "row_weight", "candidates")
+    roles = {getattr(spec, role): role for role in (*single, *requests)}
     roles |= dict.fromkeys(spec.candidate_features, "candidate feature")
     kinds: dict[str, str] = {name: column.kind for name, column in log.contexts.items()}
     return {name: role for name, role in roles.items() if name is not None} | kinds
