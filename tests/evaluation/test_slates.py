@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy import ESTIMATORS, LoggedData, evaluate, from_obp, to_obp
+from offpolicy import ESTIMATORS, LoggedData, evaluate, fit_logging_policy, from_obp, repeat_test, to_obp
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import PolicyRows, under, with_slates
 from offpolicy.evaluation.slates import position_log_prob
@@ -239,3 +239,14 @@ def test_one_position_is_the_ordinary_estimator() -> None:
     rows = with_slates(PolicyRows.of(slates, target, recorded), target, recorded)
     for name in ("sips", "rips"):
         assert rows.clustered(ESTIMATORS[name]).value == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_repeat_test_looks_at_the_top_of_requests_alone() -> None:
+    world = SlateWorld.make("independent", 1)
+    log = world.log(600, 0)
+    assert repeat_test(fit_logging_policy(log, "linear")) is None
+    users = replace(log, cluster=np.repeat(np.arange(600) // 6, 4).astype(np.int32), cluster_vocabulary=None)
+    found = repeat_test(fit_logging_policy(users, "linear"))
+    assert found is not None
+    assert found.rows == 600
+    assert not found.flagged

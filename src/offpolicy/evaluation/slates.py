@@ -24,7 +24,7 @@ from offpolicy.seeding import torch_generator
 Rows = npt.NDArray[np.int64]
 RATIO_OF = {"any": "log_slate_ratio", "cascade": "log_cascade_ratio", "independent": "log_position_ratio"}
 """The log-ratio under each user model, the weakest assumption first."""
-SLATE_ESTIMATORS = ("sips", "rips", "cascade_dr", "iips", "pseudo_inverse", "snips", "shrinkage", "uips")
+SLATE_ESTIMATORS = ("sips", "rips", "cascade_dr", "iips", "pseudo_inverse", "snips", "sn_shrinkage", "snuips")
 """Estimators for slates; the last three under the user model of the evaluation."""
 KEPT = ("reward", "sample_size", "log_logging", *RATIO_OF.values(), "slate_surplus")
 """Inputs that stay what they are under every user model; all others are those of single actions."""
