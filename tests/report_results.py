@@ -91,6 +91,48 @@ def comparison(candidate: str, difference: float, chance: float, reference: str 
     }
 
 
+def segment(column: str, name: str, place: int, chosen: str) -> dict[str, Any]:
+    difference = 0.02 * (place - 1) + 0.03 * (chosen == "uips")
+    return {
+        "column": column,
+        "segment": name,
+        "policy": chosen,
+        "rows": 80_000 - 9_000 * place,
+        "value": 0.31 + difference,
+        "low": 0.28 + difference,
+        "high": 0.34 + difference,
+        "logging": 0.31,
+        "difference": difference,
+        "difference_low": difference - 0.028,
+        "difference_high": difference + 0.028,
+        "adjusted_p_value": None if place == 2 else 0.03,
+        "refused": place == 2,
+    }
+
+
+def outcome(
+    reward: str, chosen: str, difference: float, finding: str, half: float = 0.03, guardrail: bool = False
+) -> dict[str, Any]:
+    return {
+        "reward": reward,
+        "guardrail": guardrail,
+        "policy": chosen,
+        "value": 0.31 + difference,
+        "low": 0.31 + difference - half,
+        "high": 0.31 + difference + half,
+        "logging": 0.31,
+        "difference": difference,
+        "difference_low": difference - half / 2,
+        "difference_high": difference + half / 2,
+        "relative": difference / 0.31,
+        "limit": 0.0062 if guardrail else None,
+        "limit_text": "2 %" if guardrail else "",
+        "lower_is_better": guardrail,
+        "finding": finding,
+        "refused": False,
+    }
+
+
 def evaluation() -> dict[str, Any]:
     shares = [0.002, 0.01, 0.05, 0.16, 0.29, 0.27, 0.15, 0.06]
     return {
@@ -130,6 +172,34 @@ def evaluation() -> dict[str, Any]:
             comparison("greedy", 0.0968, 0.97),
             comparison("uips", 0.1123, 0.99, "popularity"),
         ],
+        "segments": [
+            segment("country", name, place, chosen)
+            for chosen in ("uips", "popularity")
+            for place, name in enumerate(("Österreich", "Frankreich", "=cmd|' /C calc'!A0"))
+        ]
+        + [segment("week", f"2026-W{40 + week}", week, "uips") for week in range(4)],
+        "outcomes": [
+            outcome("click", "uips", 0.1341, "better"),
+            outcome("click", "popularity", 0.0218, "unclear"),
+            outcome("revenue per visit", "uips", 1.2, "unclear", 4.0),
+            outcome("revenue per visit", "popularity", -2.9, "worse", 4.0),
+            outcome("returns", "uips", -0.004, "kept", 0.02, True),
+            outcome("returns", "popularity", 0.01, "unclear", 0.02, True),
+        ],
+        "decisions": [
+            {
+                "policy": "uips",
+                "holds": True,
+                "sentence": "uips: better on click; no clear difference on revenue per visit; not worse on returns "
+                "beyond 2 %.",
+            },
+            {
+                "policy": "popularity",
+                "holds": False,
+                "sentence": "popularity: worse on revenue per visit; may be worse on returns beyond 2 %.",
+            },
+        ],
+        "reward": "click",
         "reward_range": [0.0, 1.0],
         "log": {},
     }

@@ -75,7 +75,7 @@ def run(*arguments: str | Path) -> Finished:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            main([str(word) for word in arguments])
+            main([*(str(word) for word in arguments), "--quiet"])
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 0
     return Finished(code, out.getvalue(), err.getvalue())

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from first_look import write_shop_log
 from small_log import run
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +57,25 @@ def some_rows(rows: int = 400) -> pl.DataFrame:
     )
 
 
+def write_orders(frame: pl.DataFrame, folder: Path) -> None:
+    """The same impressions with what followed them, when, and a candidate's lists for every request."""
+    random = np.random.default_rng(1)
+    paid = np.where(frame["clicked"] == 1, random.lognormal(2, 0.5, len(frame)).round(2), 0.0)
+    orders = frame.with_columns(
+        request=pl.Series([f"r{n}" for n in range(len(frame))]),
+        time=pl.Series(np.datetime64("2026-09-01", "us") + np.arange(len(frame)) * np.timedelta64(7200 * 10**6, "us")),
+        revenue=pl.Series(paid),
+        returned=pl.Series((random.random(len(frame)) < 0.1).astype(int)),
+    )
+    orders.write_parquet(folder / "orders.parquet")
+    lists = [["item-1", "item-2"], ["item-2", "item-3"], ["item-3", "item-1"]]
+    best = [lists[("at", "fr", "jp").index(country)] for country in orders["country"]]
+    pl.DataFrame({"request": orders["request"], "items": best}).write_parquet(folder / "lists.parquet")
+    own = "import numpy as np\n\n\ndef spread(contexts, actions):\n"
+    own += "    return np.full((contexts.n_rows, len(actions)), 1 / len(actions))\n"
+    (folder / "own.py").write_text(own, encoding="utf-8")
+
+
 def write_files(folder: Path) -> None:
     """The files that the pages name: a shop's CSV, Parquet with and without propensities, and contexts to decide."""
     frame = some_rows()
@@ -64,6 +84,7 @@ def write_files(folder: Path) -> None:
     for month, part in enumerate((plain.head(200), plain.tail(200))):
         part.write_parquet(folder / f"impressions-2024-0{month + 1}.parquet")
     frame.drop("history").write_parquet(folder / "recorded.parquet")
+    write_orders(plain.drop("history"), folder)
     shop = pl.DataFrame(
         {
             **{f"user_feature_{n}": [f"f{(int(user[1:]) >> n) % 2}" for user in frame["user"]] for n in range(4)},
@@ -73,6 +94,10 @@ def write_files(folder: Path) -> None:
         }
     )
     shop.write_csv(folder / "impressions.csv")
+    write_shop_log(folder / "shop.parquet", rows=1_500, items=12)
+    pl.read_parquet(folder / "shop.parquet").head(40).drop("item_id", "click").write_parquet(
+        folder / "requests.parquet"
+    )
     asked = pl.DataFrame({"request_id": [f"r{n}" for n in range(30)]})
     asked.hstack(shop.drop("item_id", "click").head(30)).write_csv(folder / "contexts.csv")
     asked.hstack(frame.select("user", "country").head(30)).write_parquet(folder / "contexts.parquet")

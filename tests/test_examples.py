@@ -1,9 +1,12 @@
-"""Every example notebook runs from top to bottom, and is stored without outputs."""
+"""Every example runs from top to bottom; notebooks are stored without outputs."""
 
 import json
+from collections import Counter
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
@@ -36,3 +39,50 @@ def test_from_a_log_to_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["truth"] > found["found"].logging.value
     assert found["candidate"].preflight.verdict.answerable
     assert (tmp_path / "run" / "report.html").stat().st_size > 50_000
+    check_shown(found)
+
+
+class Balanced(HTMLParser):
+    """HTML in which every element that is opened is closed; how many of each there are."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.count: Counter[str] = Counter()
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] += 1
+        if tag not in ("br", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_shown(names: dict[str, Any]) -> None:
+    """What a notebook shows of each object is sound HTML, and frames hold what JSON does."""
+    for name in ("log", "beta", "learned", "found"):
+        assert Balanced(names[name]._repr_html_()).count["tr"] >= 3, name
+        assert len(repr(names[name])) < 400, name
+    assert Balanced(names["found"].plot()._repr_html_()).count["img"] == 1
+    plain, frame = names["found"].to_json(), names["found"].to_frame()
+    for name, policy in plain["policies"].items():
+        row = frame.row(by_predicate=pl.col("policy") == name, named=True)
+        ends = policy["interval"]
+        assert (row["value"], row["low"], row["high"]) == (policy["value"], ends["low"], ends["high"])
+
+
+def test_the_loop_from_a_log_without_propensities_to_one_with_them(tmp_path: Path) -> None:
+    code = EXAMPLES[0].with_name("loop.py")
+    found: dict[str, Any] = {"__name__": "loop", "__file__": str(code)}
+    exec(compile(code.read_text(encoding="utf-8"), str(code), "exec"), found)
+    estimated, first, second = found["main"](tmp_path)
+    for one in (estimated, first, second):
+        assert one["low"] <= one["truth"] <= one["high"], one
+    width = {one["round"]: one["high"] - one["low"] for one in (estimated, first, second)}
+    assert width[first["round"]] < 0.8 * width[estimated["round"]]  # the same policy, as many rows
+    assert first["propensity_part"] < 0.5 * estimated["propensity_part"]
+    assert second["truth"] > first["truth"]

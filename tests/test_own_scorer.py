@@ -12,7 +12,6 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from offpolicy.artifacts import ArtifactError, export_onnx, load_policy, save_policy
-from offpolicy.artifacts.folder import DOCUMENT, WEIGHTS, _sha256
 from offpolicy.atomic import current_version
 from offpolicy.errors import ParameterError
 from offpolicy.learning import learn_policy
@@ -28,6 +27,7 @@ from offpolicy.models import (
     build_scorer,
     register_scorer,
 )
+from offpolicy.policy_files import DOCUMENT, WEIGHTS, sha256
 from offpolicy.propensity import fit_logging_policy
 from offpolicy.rewards import RewardFitConfig, fit_reward_model
 from offpolicy.uncertainty import row_uncertainty
@@ -168,7 +168,7 @@ def test_a_forged_recipe_is_refused(
         place = place[name]
     place[path[-1]] = forged
     (folder / DOCUMENT).write_text(json.dumps(document))
-    sums = {name: _sha256((folder / name).read_bytes()) for name in (WEIGHTS, DOCUMENT)}
+    sums = {name: sha256((folder / name).read_bytes()) for name in (WEIGHTS, DOCUMENT)}
     (folder / "checksums.json").write_text(json.dumps({"sha256": sums}))
     with pytest.raises(ArtifactError, match=message):
         load_policy(tmp_path / "policy")

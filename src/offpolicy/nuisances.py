@@ -5,6 +5,7 @@ can be saved beside a run and loaded again for the same log, identified by its f
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +21,13 @@ from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
-from offpolicy.propensity import LoggingPolicy, fit_logging_policy, packed, unpacked
+from offpolicy.progress import progress
+from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy, packed, unpacked
 from offpolicy.rewards import CrossFittedRewards, PooledRewardModel, RewardFitConfig, RewardModel, fit_reward_model
 from offpolicy.uncertainty import Form, Normalisation, calibrate_gamma, row_uncertainty, uncertainty_of
 
 FOLDER = "nuisances"
+UNFINISHED = "unfinished"
 FORMAT = 1
 
 
@@ -40,15 +43,19 @@ class Nuisances:
         uncertainty: Tensor | None = None,
         reward_model: RewardModel | None = None,
         seed: int = 0,
+        folder: str | Path | None = None,
     ) -> None:
         """`model` names the model of β̂ to fit where no `logging_policy` is given.
 
-        A β̂ that is given decides how actions are coded: the log's are matched to it by id.
+        A β̂ that is given decides how actions are coded: the log's are matched to it by id. With the `folder` of a run,
+        what is finished of a fit is kept there until all of it is saved, so that a killed run resumes within the fit.
         """
+        self._keep = None if folder is None else Path(folder).expanduser() / FOLDER / UNFINISHED
         self.log = log if logging_policy is None else log.with_actions(logging_policy.actions)
         self.model, self.seed = model, seed
         self._logging, self._given_rewards, self._given_uncertainty = logging_policy, reward_model, uncertainty
         self._pooled: PooledRewardModel | None = None
+        self._others: dict[str, PooledRewardModel] = {}
         self._cross_fitted: dict[Any, CrossFittedRewards] = {}
         self._uncertainty: dict[tuple[Form, Normalisation], Tensor] = {}
 
@@ -56,7 +63,9 @@ class Nuisances:
     def logging_policy(self) -> Policy:
         """β̂: the one given, or fitted to the log."""
         if self._logging is None:
-            self._logging = fit_logging_policy(self.log, self.model, seed=self.seed)
+            config = FitConfig(seed=self.seed, keep=self._keep)
+            with progress("estimating the logging policy", None):
+                self._logging = fit_logging_policy(self.log, self.model, config=config, seed=self.seed)
         return self._logging
 
     @property
@@ -76,11 +85,12 @@ class Nuisances:
             )
         key = (form, normalisation)
         if key not in self._uncertainty:
-            own = (
-                row_uncertainty(beta, form, normalisation=normalisation)
-                if beta.is_own(self.log)
-                else self.uncertainty_of(self.log, *key)
-            )
+            with progress("estimating its uncertainty", None):
+                own = (
+                    row_uncertainty(beta, form, normalisation=normalisation)
+                    if beta.is_own(self.log)
+                    else self.uncertainty_of(self.log, *key)
+                )
             assert own is not None
             self._uncertainty[key] = own
         return self._uncertainty[key]
@@ -119,6 +129,14 @@ class Nuisances:
             self._pooled = PooledRewardModel.fit(self.log, design)
         return self._pooled
 
+    def reward_model_of(self, log: LoggedData) -> RewardModel:
+        """q̂ of the same rows under another of their rewards, over the features of the first."""
+        if log.reward_name not in self._others:
+            first = self.reward_model
+            design = first.design if isinstance(first, PooledRewardModel) else None
+            self._others[log.reward_name] = PooledRewardModel.fit(log, design)
+        return self._others[log.reward_name]
+
     def cross_fitted_rewards(self, scorer: Any, config: RewardFitConfig | None = None) -> RewardModel:
         """q̂ for learning: the one given, or cross-fitted with the policy's architecture."""
         if self._given_rewards is not None:
@@ -146,6 +164,8 @@ class Nuisances:
         path = _path(folder, self.log, self.model, self.seed)
         content = {name: values.detach().contiguous().clone() for name, values in tensors.items()}
         write_atomic(path, save(content, metadata={"offpolicy": json_text(facts, "nuisances")}))
+        if self._keep is not None:
+            shutil.rmtree(self._keep, ignore_errors=True)
         return path
 
     @classmethod

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offpolicy.artifacts import ArtifactError, SavedPolicy, load_policy, save_policy
-from offpolicy.artifacts.folder import DOCUMENT, FILES, WEIGHTS, _sha256
 from offpolicy.atomic import CURRENT, current_version
 from offpolicy.errors import OffPolicyError
+from offpolicy.policy_files import DOCUMENT, FILES, WEIGHTS, sha256
 from policy_worlds import a_linear, a_log, a_two_tower, frame
 
 LOG = a_log(60)
@@ -52,7 +52,7 @@ def copied(folder: Path) -> Iterator[Path]:
 
 
 def with_true_checksums(folder: Path) -> None:
-    sums = {name: _sha256((folder / name).read_bytes()) for name in (WEIGHTS, DOCUMENT)}
+    sums = {name: sha256((folder / name).read_bytes()) for name in (WEIGHTS, DOCUMENT)}
     (folder / "checksums.json").write_text(json.dumps({"sha256": sums}))
 
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from offpolicy import policy_files
 from offpolicy.artifacts import ArtifactError, load_policy, save_policy
-from offpolicy.artifacts import folder as folder_module
-from offpolicy.artifacts.folder import FILES
 from offpolicy.atomic import current_version
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.learning import LearnerConfig, learn_policy
@@ -19,6 +18,7 @@ from offpolicy.log import LoggedData, Vocabulary
 from offpolicy.models.scorer import Scorer
 from offpolicy.models.scorers import linear_scorer, logging_two_tower, two_tower_scorer
 from offpolicy.policies import Policy, RowPolicy, ScorerPolicy, UniformPolicy
+from offpolicy.policy_files import FILES
 from policy_worlds import a_linear, a_log, a_two_tower, jolted
 
 
@@ -181,7 +181,7 @@ def test_a_reader_whose_version_is_removed_takes_the_newer_one(tmp_path: Path, m
             save_policy(a_linear(log), log, target, metadata={"seed": seed})
         return found
 
-    monkeypatch.setattr(folder_module, "current_version", slow)
+    monkeypatch.setattr(policy_files, "current_version", slow)
     assert load_policy(target).metadata.seed == 3
 
 
@@ -256,12 +256,12 @@ def test_loading_names_file_and_remedy(tmp_path: Path) -> None:
 
 def rewrite(folder: Path, document: Any) -> None:
     """Put another document into a folder, with the checksum that belongs to it."""
-    from offpolicy.artifacts.folder import _sha256
+    from offpolicy.policy_files import sha256
 
     content = json.dumps(document).encode()
     (folder / "policy.json").write_bytes(content)
     sums = json.loads((folder / "checksums.json").read_text())
-    sums["sha256"]["policy.json"] = _sha256(content)
+    sums["sha256"]["policy.json"] = sha256(content)
     (folder / "checksums.json").write_text(json.dumps(sums))
 
 

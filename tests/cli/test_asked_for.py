@@ -22,9 +22,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_segments_are_those_of_the_library(folder: Path) -> None:
-    found = run("evaluate", folder / "log.parquet", *ASKED, "--segments", "segment", "--json").json
+    found = run("evaluate", folder / "log.parquet", *ASKED, "--by", "segment", "--json").json
     log = read_log(folder / "log.parquet", context=["segment", "age"], action="item", reward="click", cluster="user")
-    own = evaluate(log, {"uniform": "uniform"}, "linear", segments="segment")
+    own = evaluate(log, {"uniform": "uniform"}, "linear", by="segment")
     names = ("segment", "rows", "value", "difference", "difference_low")
     listed = [[one[name] for name in names] for one in found["evaluation"]["segments"]]
     assert listed == [[getattr(one, name) for name in names] for one in own.segments]
@@ -35,7 +35,7 @@ def test_segments_are_those_of_the_library(folder: Path) -> None:
 
 
 def test_text_shows_segments_guarantee_and_sensitivity(folder: Path) -> None:
-    found = run("evaluate", folder / "log.parquet", *ASKED, "--segments", "age", "--guaranteed", "--sensitivity")
+    found = run("evaluate", folder / "log.parquet", *ASKED, "--by", "age", "--guaranteed", "--sensitivity")
     assert found.code == 0, found.err
     assert "By age (95% intervals that hold for all segments at once)" in found.out
     assert "with 95% confidence the value of the policy is at least" in found.out
@@ -63,7 +63,7 @@ def test_groups_of_actions_bring_their_estimators(folder: Path) -> None:
     assert not {"mips", "offcem"} & {one["name"] for one in plain["estimates"]}
 
 
-@pytest.mark.parametrize("wrong", [("--segments", "nowhere"), ("--segments", "time"), ("--action-groups", "nowhere")])
+@pytest.mark.parametrize("wrong", [("--by", "nowhere"), ("--by", "time"), ("--action-groups", "nowhere")])
 def test_unknown_columns_are_refused(folder: Path, wrong: tuple[str, str]) -> None:
     said = refused("evaluate", folder / "log.parquet", *ASKED, *wrong)
     assert wrong[1] in said

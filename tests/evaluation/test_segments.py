@@ -42,7 +42,7 @@ def judged(log: LoggedData, policies: dict[str, Any], **options: Any) -> Evaluat
 
 
 def test_a_segment_is_its_rows_alone_at_a_level_that_counts_all() -> None:
-    found = judged(a_log(), {"second": SECOND, "first": FIRST}, segments="country").segments
+    found = judged(a_log(), {"second": SECOND, "first": FIRST}, by=("country",)).segments
     assert [(one.policy, one.segment) for one in found] == [
         (policy, country) for policy in ("second", "first") for country in ("de", "fr", "it")
     ]
@@ -61,7 +61,7 @@ def test_a_segment_is_its_rows_alone_at_a_level_that_counts_all() -> None:
 
 
 def test_a_policy_can_be_better_here_and_worse_there() -> None:
-    by_name = {one.segment: one for one in judged(a_log(), {"second": SECOND}, segments="country").segments}
+    by_name = {one.segment: one for one in judged(a_log(), {"second": SECOND}, by=("country",)).segments}
     assert by_name["de"].difference_low > 0
     assert by_name["fr"].difference_high < 0
     assert by_name["it"].difference_low < 0 < by_name["it"].difference_high
@@ -70,7 +70,7 @@ def test_a_policy_can_be_better_here_and_worse_there() -> None:
 
 def test_segments_are_on_the_users_scale() -> None:
     plain, wide = (
-        judged(log, {"second": SECOND}, segments="country").segments for log in (a_log(), a_log(low=-10, high=30))
+        judged(log, {"second": SECOND}, by=("country",)).segments for log in (a_log(), a_log(low=-10, high=30))
     )
     for one, other in zip(plain, wide, strict=True):
         for name in ("value", "low", "high", "logging"):
@@ -98,15 +98,35 @@ def test_equal_numbers_stay_in_one_part() -> None:
 def test_a_segment_too_small_to_answer_has_no_p_value() -> None:
     small = np.where(np.arange(N) < 30, "rare", "often")
     log = LoggedData.from_arrays(contexts={"kind": small, "age": AGE}, action=ACTION, reward=REWARD, actions=2)
-    by_name = {one.segment: one for one in judged(log, {"second": SECOND}, segments="kind").segments}
+    by_name = {one.segment: one for one in judged(log, {"second": SECOND}, by=("kind",)).segments}
     assert by_name["rare"].refused
     assert by_name["rare"].adjusted_p_value is None
     assert not by_name["often"].refused
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(ParameterError, match=r"no context column 'colour' to break down by. Known: country, age, time"):
+    with pytest.raises(ParameterError, match=r"no column .colour. to break down by. Known: country, age, time"):
         segments_of(a_log(), "colour")
     bare = LoggedData.from_arrays(contexts={"age": AGE}, action=ACTION, reward=REWARD, actions=2)
     with pytest.raises(ParameterError, match="no timestamp column"):
         segments_of(bare, "time")
+
+
+def test_periods_of_the_calendar_and_kept_columns() -> None:
+    times = np.datetime64("2026-09-28T00:00") + np.arange(N) * np.timedelta64(30, "m")  # 25 days from a Monday on
+    kept = {"device": np.where(np.arange(N) % 3, "phone", "desk"), "price": np.arange(N) * 1.0}
+    log = LoggedData.from_arrays({"age": AGE}, ACTION, REWARD, actions=2, timestamp=times, keep=kept)
+    weeks = segments_of(log, "week")
+    assert [name for name, _ in weeks] == ["2026-W40", "2026-W41", "2026-W42", "2026-W43"]
+    assert [int(mask.sum()) for _, mask in weeks] == [336, 336, 336, 192]
+    assert [name for name, _ in segments_of(log, "month")] == ["2026-09", "2026-10"]
+    assert len(segments_of(log, "day")) == 25
+    assert segments_of(log, "hour")[3][0] == "03 h"
+    assert [name for name, _ in segments_of(log, "weekday")][:2] == ["Monday", "Tuesday"]
+    assert [(name, int(mask.sum())) for name, mask in segments_of(log, "device")] == [("phone", 800), ("desk", 400)]
+    assert [int(mask.sum()) for _, mask in segments_of(log, "price")] == [300] * 4
+    assert segments_of(log, "time")[0][0] == "2026-09-28 00:00 to 2026-10-04 05:30"
+    found = judged(log, {"second": SECOND}, by=("device", "week")).segments
+    assert [one.column for one in found] == ["device"] * 2 + ["week"] * 4
+    alone = judged(log.take(weeks[0][1]), {"new": SECOND[weeks[0][1]]}, level=1 - 0.05 / 6)
+    assert found[2].difference_low == pytest.approx(alone.comparisons[0].low, abs=1e-9)

@@ -11,7 +11,7 @@ import torch
 
 from offpolicy import ESTIMATORS, LoggedData, evaluate, fit_logging_policy, from_obp, repeat_test, to_obp
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation import PolicyRows, under, with_slates
+from offpolicy.evaluation import PolicyRows, with_slates, with_user_model
 from offpolicy.evaluation.slates import position_log_prob
 from offpolicy.log import ActionTable
 from offpolicy.policies import FunctionPolicy, LinearSoftmaxPolicy, RecordedPolicy, as_policy
@@ -215,7 +215,9 @@ def test_the_interval_covers_and_requests_are_its_units() -> None:
     log = world.log(2000, 1)
     result = evaluate(log, {"target": world.target}, "linear", user_model="cascade")["target"]
     assert result.interval.low < world.value(world.target, 100_000) < result.interval.high
-    rows = under(with_slates(PolicyRows.of(log, world.target, world.logging), world.target, world.logging), "cascade")
+    rows = with_user_model(
+        with_slates(PolicyRows.of(log, world.target, world.logging), world.target, world.logging), "cascade"
+    )
     assert rows.n_clusters == 2000
 
 

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from learning_problem import ACTIONS, Small
+from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.learning import METHODS, prepare_training
 from offpolicy.learning.methods import find_method
 from offpolicy.learning.objectives import Moments
 from offpolicy.learning.rows import merged_rows
 from offpolicy.models.epochs import ContextBatches
+from offpolicy.models.scorers import linear_scorer
 
 TEACHING = [name for name, row in ESTIMATORS.items() if not row.evaluation_only]
 EVERY = [*METHODS, *(name for name in TEACHING if find_method(name).name == name and name not in METHODS)]
-SPECIAL = ("ce", "poem", "adaptive")
+SPECIAL = ("ce", "wll", "ls_lin", "poem", "adaptive")
 SMALLER: dict[str, dict[str, Any]] = {"poxm": {"top_p": 3}, "clipped": {"cap": 1.0}, "bips_cap": {"cap": 1.0}}
 
 
@@ -104,6 +106,46 @@ def test_likelihood() -> None:
         small.gradient(small.objective("ce", reward_baseline=0.1)),
         small.finite_difference(lambda: ((small.reward - 0.1) * small.log_prob()).mean()),
     )
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_weighted_likelihood(power: float) -> None:
+    small = Small.draw(5)
+    inverse = small.log_logging().exp() ** -power
+    close(
+        small.gradient(small.objective("wll", power=power)),
+        small.finite_difference(lambda: (small.reward * inverse * small.log_prob()).mean()),
+    )
+
+
+@pytest.mark.parametrize("smoothing", ["auto", 0.5, 0.0])
+def test_logarithmic_smoothing_linear_in_the_policy(smoothing: Any) -> None:
+    small = Small.draw(6)
+    objective = small.objective("ls_lin", smoothing=smoothing)
+    lam = float(objective.spec.values["smoothing"])
+    if smoothing == "auto":
+        assert lam == pytest.approx(len(small.reward) ** -0.5)
+    inverse = 1 / small.log_logging().exp()
+    factor = torch.log1p(lam * small.reward * inverse) / lam if lam else small.reward * inverse
+    close(small.gradient(objective), small.finite_difference(lambda: (small.log_prob().exp() * factor).mean()))
+
+
+def test_lambda_follows_the_log() -> None:
+    """λ is E[(r·ρ)²], winsorised, times the events of a step; the cap is √λ/2, the constants stay by name."""
+    small = Small.draw(7)
+    given: dict[str, Any] = {"logging_policy": small.logging, "uncertainty": small.uncertainty}
+    trainer = prepare_training(small.log, "uips", **given, scorer=lambda log: linear_scorer(log).double())
+    rows = trainer.objective.rows
+    ratio = (-np.log(ACTIONS) - rows.fixed["log_logging"]).exp()  # the policy is uniform before the first step
+    square = (small.reward * ratio).square()  # 14 rows: their 99 % quantile is the largest
+    lam = float(square.mean()) * trainer.objective.events_a_batch
+    assert trainer.objective.spec.values["lam"] == pytest.approx(lam, rel=1e-6)
+    capped = prepare_training(small.log, "bips_cap", logging_policy=small.logging).objective.spec.values["cap"]
+    assert capped == pytest.approx(max(lam**0.5 / 2, 1.0), rel=1e-4)
+    assert prepare_training(small.log, "uips", **given, lam="paper").objective.spec.values["lam"] == 10
+    assert prepare_training(small.log, "uips", **given, lam=3).objective.spec.values["lam"] == 3
+    with pytest.raises(ParameterError, match="can follow the log"):
+        prepare_training(small.log, "uips", **given, gamma="auto")
 
 
 def test_banditnet_without_translation_is_bips() -> None:

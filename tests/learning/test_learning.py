@@ -146,7 +146,8 @@ def test_stopping_on_held_out_rows(metric: str) -> None:
 
 @pytest.mark.parametrize("method", ["snips", "uips", "minvar", "poxm", "prune", "uips_dr", "dm", "ips_un", "ips_gt"])
 def test_the_held_out_value_is_the_self_normalised_estimate(method: str) -> None:
-    learned = learn_policy(LOG, method, **QUICK | {"epochs": 1}, metric="value", **SMALLER.get(method, {}))
+    fixed: dict[str, Any] = {"lam": "paper"} if "lam" in METHODS[method].hyper else {}
+    learned = learn_policy(LOG, method, **QUICK | {"epochs": 1}, metric="value", **fixed, **SMALLER.get(method, {}))
     rows, part = LOG.divide((0.9, 0.1), seed=0)[1]
     row = ESTIMATORS[METHODS[method].selection or METHODS[method].weight or ""]
     uncertainty = row_uncertainty(LOGGING)[torch.from_numpy(rows)] if METHODS[method].needs_uncertainty else None
@@ -197,7 +198,7 @@ def test_the_lower_bound_is_below_by_clustered_errors() -> None:
 @pytest.mark.parametrize("unit_gradients", [False, True])
 def test_the_uncertainty_of_alternation_is_exact(unit_gradients: bool) -> None:
     """U = √(gᵀM⁻¹g), M = κI + Σ g gᵀ over the rows, g = state · item; unit g and κ = d in the released code's form."""
-    config = LearnerConfig(schedule="alternate", unit_gradients=unit_gradients, **TOWERS)
+    config = LearnerConfig(schedule="alternate", unit_gradients=unit_gradients, epochs=2, **TOWERS)
     trainer = prepare_training(LOG, "uips", config=config)
     assert trainer.alternation is not None
     trainer.alternation.begin(0)
@@ -399,10 +400,28 @@ def test_a_log_without_rewards_has_nothing_to_teach() -> None:
     empty = LoggedData.from_arrays(
         LOG.contexts, LOG.action, np.zeros(LOG.n_rows), context_index=LOG.context_index, actions=10
     )
-    with pytest.raises(ParameterError, match="nothing to learn from"):
+    with pytest.raises(ParameterError, match="nothing tells actions apart"):
         learn_policy(empty, "bips", logging_policy="uniform")
     with pytest.raises(ParameterError, match="recorded propensities"):
         learn_policy(LOG.without_propensities(), "ips_gt")
+
+
+def test_open_epochs_stop_on_held_out_rows_and_then_sharpen() -> None:
+    """From the greedy policy of q̂ where there is one; the direct method ends where it starts."""
+    log = WORLD.log(5, 1500)
+    shared = Nuisances(log, model="linear")
+    for method in ("ce", "bips_cap", "uips", "uips_dr", "wll", "ls_lin"):
+        learned = learn_policy(log, method, nuisances=shared, learning_rate=0.1)
+        assert len(learned.history) <= 50
+        assert learned.metric == "value"
+        assert value(learned) > value(WORLD.logging_policy)
+        if method == "uips":
+            assert learned.hyper["lam"] == learned.history[-1]["lam"] > 10
+    direct = learn_policy(log, "dm", nuisances=shared)
+    greedy = shared.cross_fitted_rewards("linear").rewards(TEST)
+    best = float((torch.nn.functional.one_hot(greedy.argmax(1), 10) * WORLD.rewards(TEST)).sum(1).mean())
+    assert value(direct) == pytest.approx(best, abs=0.01)
+    assert len(direct.history) == 1
 
 
 def test_types_of_what_may_be_given() -> None:

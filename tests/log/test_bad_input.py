@@ -45,25 +45,30 @@ def complaint(source: Any, **changes: Any) -> str:
 
 
 BAD_VALUES = [
-    ("reward", [0.0, 1.0, float("nan"), 0.0], "row 2 holds nan", "drop the row"),
-    ("reward", [0.0, float("inf"), 1.0, 0.0], "row 1 holds inf", "drop the row"),
-    ("reward", [0.0, None, 1.0, 0.0], "row 1 holds null", "drop the row"),
-    ("reward", [0.0, 1.0, 1.0, 4.0], "row 3 holds 4.0", "reward_range="),
-    ("reward", ["0", "1", "1", "0"], "row 0 holds '0'", "Convert"),
-    ("prob", [0.5, 0.0, 0.5, 0.5], "row 1 holds 0.0", "drop the row"),
-    ("prob", [0.5, 1.0, 1.5, 0.5], "row 2 holds 1.5", "drop the row"),
-    ("prob", [0.5, 1.0, None, 0.5], "row 2 holds null", "drop the row"),
-    ("age", [0.5, float("nan"), 1.0, 1.0], "row 1 holds nan", "drop the row"),
-    ("age", [0.5, 1.0, 1.0, float("-inf")], "row 3 holds -inf", "drop the row"),
-    ("age", [0.5, 1.0, None, 1.0], "row 2 holds null", "drop the row"),
-    ("age", [[0.5], [1.0], [0.5, 1.0], [0.5]], "row 2 holds [0.5, 1.0]", "Fix the vector"),
-    ("age", [[0.5], [1.0], None, [0.5]], "row 2 holds null", "drop the row"),
-    ("age", [[0.5], [float("nan")], [0.5], [0.5]], "row 1 holds [nan]", "drop the row"),
-    ("item", ["a", "b", None, "b"], "row 2 holds null", "drop the row"),
-    ("item", [0.5, 1.0, 2.0, 3.0], "row 0 holds 0.5", "Convert"),
+    ("reward", [0.0, 1.0, float("nan"), 0.0], "row 3 (counted from 1) holds nan", "'drop'"),
+    ("reward", [0.0, float("inf"), 1.0, 0.0], "row 2 (counted from 1) holds inf", "'drop'"),
+    ("reward", [0.0, None, 1.0, 0.0], "row 2 (counted from 1) holds null", "'drop'"),
+    ("reward", [0.0, 1.0, 1.0, 4.0], "row 4 (counted from 1) holds 4.0", "reward_range="),
+    ("reward", ["0", "1", "1", "0"], "row 1 (counted from 1) holds '0'", "Convert"),
+    ("prob", [0.5, 0.0, 0.5, 0.5], "row 2 (counted from 1) holds 0.0", "drop the row"),
+    ("prob", [0.5, 1.0, 1.5, 0.5], "row 3 (counted from 1) holds 1.5", "drop the row"),
+    ("prob", [0.5, 1.0, None, 0.5], "row 3 (counted from 1) holds null", "'drop'"),
+    ("age", [0.5, float("nan"), 1.0, 1.0], "row 2 (counted from 1) holds nan", "indicator"),
+    ("age", [0.5, 1.0, 1.0, float("-inf")], "row 4 (counted from 1) holds -inf", "indicator"),
+    ("age", [0.5, 1.0, None, 1.0], "row 3 (counted from 1) holds null", "indicator"),
+    ("age", [[0.5], [1.0], [0.5, 1.0], [0.5]], "row 3 (counted from 1) holds [0.5, 1.0]", "Fix the vector"),
+    ("age", [[0.5], [1.0], None, [0.5]], "row 3 (counted from 1) holds null", "indicator"),
+    (
+        "age",
+        [[0.5], [float("nan")], [0.5], [0.5]],
+        "row 2 (counted from 1) holds [nan] (1 of 4 rows, 25.0%)",
+        "indicator",
+    ),
+    ("item", ["a", "b", None, "b"], "row 3 (counted from 1) holds null", "'drop'"),
+    ("item", [0.5, 1.0, 2.0, 3.0], "row 1 (counted from 1) holds 0.5", "Convert"),
     ("item", ["a", "a", "a", "a"], "single action, 'a'", "actions="),
-    ("group", [1, None, 2, 2], "row 1 holds null", "drop the row"),
-    ("time", [1, 2, None, 4], "row 2 holds null", "drop the row"),
+    ("group", [1, None, 2, 2], "row 2 (counted from 1) holds null", "'drop'"),
+    ("time", [1, 2, None, 4], "row 3 (counted from 1) holds null", "'drop'"),
     ("time", [True, False, True, True], "of type Boolean", "Convert"),
 ]
 
@@ -86,12 +91,12 @@ def test_the_right_file_of_a_glob_is_named_with_its_own_row(tmp_path: Path) -> N
         GOOD.with_columns(reward=pl.Series(rewards)).write_parquet(tmp_path / f"part-{number}.parquet")
     message = complaint(str(tmp_path / "*.parquet"))
     assert "part-2.parquet" in message
-    assert "row 2 holds 7.0" in message
+    assert "row 3 (counted from 1) holds 7.0" in message
     GOOD.with_columns(age=pl.Series([1.0, float("nan"), 1.0, 1.0])).write_parquet(tmp_path / "part-1.parquet")
     GOOD.write_parquet(tmp_path / "part-2.parquet")
     message = complaint(str(tmp_path / "*.parquet"))
     assert "part-1.parquet" in message
-    assert "row 1 holds nan" in message
+    assert "row 2 (counted from 1) holds nan" in message
 
 
 def test_files_that_disagree_are_named(tmp_path: Path) -> None:
@@ -200,17 +205,17 @@ LINES = ["1,0.5,a,0,0.5,1,1", "2,1.5,b,1,0.5,1,2", "3,2.5,a,1,0.5,2,3", "4,3.5,b
 @pytest.mark.parametrize(
     ("old", "new", "column", "fact"),
     [
-        ("3,2.5,a", "3,unknown,a", "age", "row 2 (line 4) holds 'unknown'"),
-        ("3,2.5,a", "x3,2.5,a", "user", "row 2 (line 4) holds 'x3'"),
-        ("3,2.5,a", "3,,a", "age", "row 2 (line 4) holds null"),
-        ("3,2.5,a", "3,nan,a", "age", "row 2 (line 4) holds nan"),
-        ("3,2.5,a,1", "3,2.5,a,yes", "reward", "row 2 (line 4) holds 'yes'"),
-        ("3,2.5,a,1", "3,2.5,a,", "reward", "row 2 (line 4) holds null"),
-        ("3,2.5,a,1", "3,2.5,a,2", "reward", "row 2 (line 4) holds '2'"),
-        ("3,2.5,a,1,0.5", "3,2.5,a,1,0", "prob", "row 2 (line 4) holds '0'"),
-        ("3,2.5,a,1,0.5,2,3", "3,2.5,a,1,0.5,2,soon", "time", "row 2 (line 4) holds 'soon'"),
-        ("3,2.5,a,1,0.5,2,3", "3,2.5,a,1,0.5,two,3", "group", "row 2 (line 4) holds 'two'"),
-        ("3,2.5,a", "3,2.5,", "item", "row 2 (line 4) holds null"),
+        ("3,2.5,a", "3,unknown,a", "age", "row 3 (counted from 1; line 4) holds 'unknown'"),
+        ("3,2.5,a", "x3,2.5,a", "user", "row 3 (counted from 1; line 4) holds 'x3'"),
+        ("3,2.5,a", "3,,a", "age", "row 3 (counted from 1; line 4) holds null"),
+        ("3,2.5,a", "3,nan,a", "age", "row 3 (counted from 1; line 4) holds nan"),
+        ("3,2.5,a,1", "3,2.5,a,yes", "reward", "row 3 (counted from 1; line 4) holds 'yes'"),
+        ("3,2.5,a,1", "3,2.5,a,", "reward", "row 3 (counted from 1; line 4) holds null"),
+        ("3,2.5,a,1", "3,2.5,a,2", "reward", "row 3 (counted from 1; line 4) holds 2.0"),
+        ("3,2.5,a,1,0.5", "3,2.5,a,1,0", "prob", "row 3 (counted from 1; line 4) holds 0.0"),
+        ("3,2.5,a,1,0.5,2,3", "3,2.5,a,1,0.5,2,soon", "time", "row 3 (counted from 1; line 4) holds 'soon'"),
+        ("3,2.5,a,1,0.5,2,3", "3,2.5,a,1,0.5,two,3", "group", "row 3 (counted from 1; line 4) holds 'two'"),
+        ("3,2.5,a", "3,2.5,", "item", "row 3 (counted from 1; line 4) holds null"),
     ],
 )
 def test_bad_values_in_csv_are_named_with_their_line(
@@ -230,7 +235,7 @@ def test_line_numbers_count_quoted_line_breaks(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text('city,item,reward\n"New\nYork",1,0\n"Los\nAngeles",2,1\nRome,1,9\n')
     message = complaint(path, context=["city"], propensity=None, cluster=None, timestamp=None)
-    assert "row 2 (line 6) holds '9'" in message
+    assert "row 3 (counted from 1; line 6) holds 9.0" in message
 
 
 def test_a_mixed_csv_column_says_how_to_mend_it(tmp_path: Path) -> None:
@@ -247,7 +252,7 @@ def test_broken_csv_lines(tmp_path: Path) -> None:
     path.write_text(HEAD + LINES[0] + "\n" + LINES[1] + ",9,9\n" + LINES[2] + "\n")
     message = complaint(path)
     assert str(path) in message
-    assert "row 1 (line 3) has 9 fields and the header 7" in message
+    assert "row 2 (counted from 1; line 3) has 9 fields and the header 7" in message
     path.write_bytes((HEAD + LINES[0].replace("a", "é") + "\n" + LINES[1]).encode("latin-1"))
     assert f"{path} cannot be read as CSV" in complaint(path)
     path.write_bytes(gzip.compress((HEAD + "\n".join(LINES)).encode())[:-20])
@@ -258,12 +263,12 @@ def test_broken_csv_lines(tmp_path: Path) -> None:
     ("lines", "said"),
     [
         (['{"u":1,"item":1,"reward":0}', '{"u":"x","item":2,"reward":1}'], "column 'u' mixes numbers with strings"),
-        (['{"u":"1","item":1,"reward":0}', '{"u":2,"item":2,"reward":1}'], "row 1 holds 2"),
-        (['{"u":1,"item":1,"reward":0}', '{"u":2,"item":2,'], "row 1 holds"),
-        (['{"u":1,"item":1,"reward":0}', "[1]"], "row 1 holds [1]"),
-        (['{"u":1,"item":1,"reward":0}', '{"u":{"x":1},"item":2,"reward":1}'], "row 1 holds"),
-        (['{"u":1,"item":1,"reward":0}', '{"u":2,"item":2}'], "row 1 holds null"),
-        (['{"u":1,"item":1,"reward":0}', '{"u":2,"item":2,"reward":1.5}'], "row 1 holds 1.5"),
+        (['{"u":"1","item":1,"reward":0}', '{"u":2,"item":2,"reward":1}'], "row 2 (counted from 1) holds 2"),
+        (['{"u":1,"item":1,"reward":0}', '{"u":2,"item":2,'], "row 2 (counted from 1) holds"),
+        (['{"u":1,"item":1,"reward":0}', "[1]"], "row 2 (counted from 1) holds [1]"),
+        (['{"u":1,"item":1,"reward":0}', '{"u":{"x":1},"item":2,"reward":1}'], "row 2 (counted from 1) holds"),
+        (['{"u":1,"item":1,"reward":0}', '{"u":2,"item":2}'], "row 2 (counted from 1) holds null"),
+        (['{"u":1,"item":1,"reward":0}', '{"u":2,"item":2,"reward":1.5}'], "row 2 (counted from 1) holds 1.5"),
     ],
 )
 def test_bad_ndjson(tmp_path: Path, lines: list[str], said: str) -> None:
@@ -279,36 +284,36 @@ def test_mixed_objects_in_pandas() -> None:
     frame["user"] = [1, 2, "x", 4]
     message = complaint(frame)
     assert "the frame: column 'user' mixes types" in message
-    assert "row 2 holds 'x'" in message
+    assert "row 3 (counted from 1) holds 'x'" in message
 
 
 def test_wrong_kinds() -> None:
     assert "'user' must hold vectors" in complaint(GOOD, kinds={"user": "embedding"})
     assert "'user' must hold bags" in complaint(GOOD, kinds={"user": "bag"})
-    assert "row 0 holds 0.5" in complaint(GOOD, kinds={"age": "categorical"})
+    assert "row 1 (counted from 1) holds 0.5" in complaint(GOOD, kinds={"age": "categorical"})
     assert "Declare it categorical" in complaint(GOOD, kinds={"item": "numeric"})
     words = GOOD.with_columns(age=pl.Series(["1", "2", "three", "4"]))
-    assert "row 2 holds 'three'" in complaint(words, kinds={"age": "numeric"})
+    assert "row 3 (counted from 1) holds 'three'" in complaint(words, kinds={"age": "numeric"})
     vectors = GOOD.with_columns(age=pl.Series(["1 2", "2 3", "3 x", "4 5"]))
-    assert "row 2 holds '3 x'" in complaint(vectors, kinds={"age": "embedding"})
-    dates = GOOD.with_columns(age=pl.Series([1, 2, 3, 4]).cast(pl.Date))
-    assert "column 'age' holds Date" in complaint(dates)
+    assert "row 3 (counted from 1) holds '3 x'" in complaint(vectors, kinds={"age": "embedding"})
+    spans = GOOD.with_columns(age=pl.Series([b"1", b"2", b"3", b"4"]))
+    assert "column 'age' holds Binary" in complaint(spans)
 
 
 def test_actions_that_do_not_fit(tmp_path: Path) -> None:
     message = complaint(GOOD, actions=["a", "c"])
     assert "'item' must hold one of the 2 ids in actions" in message
-    assert "row 1 holds 'b'" in message
+    assert "row 2 (counted from 1) holds 'b'" in message
     assert "at least two actions" in complaint(GOOD, actions=["a"])
     table = tmp_path / "items.csv"
     table.write_text("item,price\na,1.5\nb,2.5\na,3.5\n")
     message = complaint(GOOD, actions=table)
     assert str(table) in message
-    assert "row 2 (line 4) holds 'a'" in message
+    assert "row 3 (counted from 1; line 4) holds 'a'" in message
     table.write_text("id,price\na,1.5\n")
     assert "no column 'item'" in complaint(GOOD, actions=table)
     table.write_text("item,price\na,1.5\nb,\n")
-    assert "row 1 (line 3) holds null" in complaint(GOOD, actions=table)
+    assert "row 2 (counted from 1; line 3) holds null" in complaint(GOOD, actions=table)
 
 
 def test_a_broken_lazy_frame_is_reported() -> None:

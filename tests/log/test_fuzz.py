@@ -81,12 +81,12 @@ def check_reading(folder: Path, name: str, damage: list[tuple[str, float, int]])
     path.write_bytes(damaged(FILES[name], damage))
     log, said = None, ""
     try:
-        log = resolve(LogSpec(str(path))).read()
+        log = resolve(LogSpec(str(path))).read().log
     except OffPolicyError as error:
         said = str(error)
-    assert "\n" not in said
     if log is None:
-        assert said.endswith((".", "?"))
+        assert all(line.endswith((".", "?")) for line in said.split("\n"))
+        assert said.count("\n") == (int(said.partition(" problems.")[0].split()[-1]) if " problems.\n" in said else 0)
     else:
         assert log.n_rows > 0
         assert ((log.reward >= 0) & (log.reward <= 1)).all()

@@ -221,6 +221,7 @@ def test_summary_counts() -> None:
         "actions_never_logged": 1,
         "reward_mean": 2.0,
         "reward_range": [0.0, 4.0],
+        "reward_name": "reward",
         "reward_binary": False,
         "propensities_recorded": False,
         "clusters": None,
@@ -266,7 +267,7 @@ def test_other_wrong_logs() -> None:
         LoggedData.from_arrays([1, 2], [0, 1], [0, 2], actions=2)
     with pytest.raises(LogError, match="one entry per action"):
         ActionTable(Vocabulary([1, 2]), FeatureTable({"x": NumericColumn(np.ones(3))}))
-    with pytest.raises(LogError, match="row 1 holds"):
+    with pytest.raises(LogError, match=r"row 2 \(counted from 1\) holds"):
         LoggedData.from_arrays(np.array([[1.0], [np.nan]]), [0, 1], [0, 1], actions=2)
     for wrong in ((1, 0), (0, np.inf), (0,), "ab"):
         with pytest.raises(ParameterError, match="reward_range"):

@@ -132,14 +132,18 @@ COMPLAINTS: dict[str, tuple[pl.DataFrame, dict[str, Any], str]] = {
         {},
         r"Positions count from 0 or from 1, but request 'v1'",
     ),
-    "a half": (GOOD.with_columns(pl.col("place") * 0.5), {}, r"position must hold whole numbers"),
+    "a half": (
+        GOOD.with_columns(pl.col("place") * 0.5),
+        {},
+        r"'place' must hold .* whole number from 0 or 1",
+    ),
     "negative": (
         GOOD.with_columns(pl.col("place") - 5),
         {},
-        r"column 'place' must hold .* at least 0, but row 0 holds -4",
+        r"'place' must hold .* whole number from 0 or 1, but row 1 ",
     ),
     "no number": (GOOD.with_columns(place=pl.lit("top")), {}, r"column 'place'"),
-    "no request": (swapped(2, "visit", None), {}, r"column 'visit' must hold an id in every row, but row 2"),
+    "no request": (swapped(2, "visit", None), {}, r"column 'visit' must hold an id in every row, but row 3 "),
     "two users": (swapped(1, "user", "u2"), {"cluster": "user"}, r"The rows of request 'v1' are in two clusters"),
     "not offered": (
         GOOD.with_columns(offer=pl.Series([["a", "b"]] * 6)),

@@ -101,11 +101,85 @@ def test_it_prints_every_policy_on_light_paper(page: Page, kept: Path) -> None:
     assert page.value(BACKGROUND) == "rgb(255, 255, 255)"
     assert page.value("[...document.querySelectorAll('.policy')].every(p => p.offsetHeight > 0)")
     assert page.value("document.getElementById('theme').offsetHeight") == 0
+    page.call("Emulation.setDeviceMetricsOverride", width=694, height=980, deviceScaleFactor=1, mobile=False)  # A4
+    assert page.value("getComputedStyle(document.querySelector('.overview thead')).display") == "table-header-group"
+    assert page.value(CUT_WORDS) == []
+    page.call("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
     page.call("Emulation.setEmulatedMedia", media="")
     page.value("delete document.documentElement.dataset.theme")
     pdf = base64.b64decode(page.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"])
     (kept / "report.pdf").write_bytes(pdf)
     assert pdf.startswith(b"%PDF")
+
+
+CUT_WORDS = """
+(() => {
+  const cut = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode, box = node.parentElement;
+    if (!box.offsetParent || box.closest("script, style, pre, svg")) continue;
+    for (const word of node.data.matchAll(/[\\p{L}\\p{N}.,]+/gu)) {
+      if (word[0].length > 24) continue;
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const tops = new Set([...range.getClientRects()].map((r) => Math.round(r.top)));
+      if (tops.size > 1) cut.push(word[0]);
+    }
+  }
+  return cut;
+})()
+"""
+WIDER = """
+[...document.querySelectorAll("body *")].filter((e) => e.offsetParent && !e.closest("svg, pre, .defs")
+  && (e.getBoundingClientRect().right > innerWidth + 0.5 || e.scrollWidth > e.clientWidth + 1 && e.matches(".scroll")))
+  .map((e) => e.tagName + "." + e.className)
+"""
+
+
+@pytest.fixture
+def phone(page: Page) -> Iterator[Page]:
+    page.value("scrollTo(0, 0)")
+    page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
+    yield page
+    page.call("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
+
+
+def test_a_phone_shows_the_winners_bar_and_value_and_cuts_nothing(phone: Page, kept: Path) -> None:
+    assert phone.value("innerWidth") == 390
+    assert phone.value("document.documentElement.scrollWidth") == 390
+    phone.screenshot(kept / "report-phone.png", whole=True)
+    for selector in (".overview tbody tr .strip .inner", ".overview tbody tr .strip .value", ".overview tbody tr b"):
+        box = phone.value(
+            f"(({{left, right, width}}) => [left, right, width])"
+            f"(document.querySelector('{selector}').getBoundingClientRect())"
+        )
+        assert box[0] >= 0, selector
+        assert box[1] <= 390, selector
+        assert box[2] > 4, selector
+    assert phone.value("document.querySelector('.overview tbody tr b').innerText") == "0.447"
+    assert phone.value("document.querySelector('.overview tbody tr th').innerText.startsWith('uips')")
+    phone.value("document.querySelectorAll('details').forEach((d) => d.open = true)")
+    assert phone.value(CUT_WORDS) == []
+    assert phone.value(WIDER) == []
+    phone.value("document.querySelectorAll('details').forEach((d) => d.open = false)")
+
+
+def test_a_desk_cuts_nothing_either(page: Page) -> None:
+    assert page.value("innerWidth") == 1280
+    assert page.value(CUT_WORDS) == []
+    assert page.value(WIDER) == []
+
+
+def test_passed_checks_are_folded_and_failed_ones_are_not(page: Page) -> None:
+    shown = "[...document.querySelectorAll('#policy-{} .checks tr')].filter((r) => r.checkVisibility()).length"
+    folded = page.value("document.querySelector('#policy-0 details.folded summary').innerText")
+    assert folded == "All 4 passed"
+    assert page.value(shown.format(0)) == 0
+    page.value("document.getElementById('tab-policy-1').click()")
+    assert page.value(shown.format(1)) == 1
+    page.value("document.getElementById('tab-policy-0').click()")
 
 
 def test_an_action_named_like_a_script_stays_text(page: Page) -> None:

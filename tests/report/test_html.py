@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offpolicy.drawing import Axis, Strip, numbers, round_ticks
 from offpolicy.errors import OffPolicyError, ParameterError
-from offpolicy.report import numbers
 from offpolicy.report.html import render_report, write_report
-from offpolicy.report.svg import Axis, Strip, round_ticks
 from report_results import HOSTILE, policy, results
 
 MINIMAL = {"format": "offpolicy-results", "version": 2, "kind": "evaluate"}
@@ -138,7 +137,7 @@ def _everywhere(value: Any, text: str) -> Any:
     if isinstance(value, dict):
         own = {"uips", "greedy", "popularity", "ce", "user", "hour", "age"}
         return {
-            text + k if k in own else k: v if k in ("format", "kind", "answer") else _everywhere(v, text)
+            text + k if k in own else k: v if k in ("format", "kind", "answer", "finding") else _everywhere(v, text)
             for k, v in value.items()
         }
     if isinstance(value, list):

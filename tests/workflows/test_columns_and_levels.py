@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from offpolicy.artifacts import load_policy
+from offpolicy.drawing import chance
 from offpolicy.log import read_log
 from offpolicy.report.html import render_report
-from offpolicy.report.numbers import chance
 from offpolicy.report.verdict import by_certainty
 from offpolicy.results import parse_results
 from offpolicy.workflows.holdout import Holdout

@@ -19,7 +19,7 @@ from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.findings import weight_histogram
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
-from offpolicy.workflows.roles import LogSpec, probability_column, resolve
+from offpolicy.workflows.roles import LogSpec, resolve
 from offpolicy.workflows.run import RunOptions
 from small_log import a_frame
 
@@ -44,8 +44,9 @@ def test_roles_are_inferred_from_names_and_row_numbers_left_out(tmp_path: Path) 
     )
     found = resolve(written(tmp_path, frame))
     assert (found.action, found.reward, found.propensity, found.timestamp) == ("Arm", "reward", "p", "ts")
-    assert found.context == ("rating", "x")
-    assert any("left out: ''" in said for said in found.notes)
+    assert found.context == ("x",)
+    assert "left out: '' (a row number)" in found.notes
+    assert any("left out: rating (it looks like an outcome" in said for said in found.notes)
 
 
 def test_what_is_named_is_not_inferred(tmp_path: Path) -> None:
@@ -87,11 +88,13 @@ def test_results_hold_no_number_that_json_cannot(tmp_path: Path) -> None:
 
 
 def test_a_policys_column_is_checked_row_by_row(tmp_path: Path) -> None:
-    spec = written(tmp_path, pl.DataFrame({"pi": [0.5, 1.5], "word": ["a", "b"]}))
-    with pytest.raises(LogError, match=r"row 1 holds 1\.5"):
-        probability_column(spec, "pi")
-    with pytest.raises(LogError, match="must hold numbers"):
-        probability_column(spec, "word")
+    frame = a_frame(50).with_columns(pi=pl.lit(0.5), word=pl.lit("a"))
+    frame = frame.with_columns(pi=pl.when(pl.int_range(pl.len()) == 1).then(1.5).otherwise("pi"))
+    spec = LogSpec(written(tmp_path, frame).source, ("segment", "age"), "item", "click")
+    with pytest.raises(ParameterError, match=r"row 1 holds 1\.5"):
+        run_evaluate(spec, {"new": "pi"}, RunOptions())
+    with pytest.raises(ParameterError, match="must hold numbers"):
+        run_evaluate(spec, {"new": "word"}, RunOptions())
 
 
 def test_risky_actions_and_shares_agree_with_a_slow_count(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from offpolicy.log import (
     nearest,
     read_table,
     separator_of,
+    sources,
+    with_derived,
 )
 
 SEPARATORS = "|;,"  # of lists written as text, in the order in which the reader looks for them
@@ -71,20 +73,22 @@ def _frame(source: Any) -> Any:
 def _of_file(path: Path, columns: Sequence[str], bags: Sequence[str], size: int) -> Iterator[Batch]:
     form = format_of(path)
     names = column_names(path, form)
-    for column in columns:
+    wanted = sources(columns, names)
+    for column in wanted:
         if column not in names:
             raise LogError(
                 f"{path} has no column {column!r}, which the policy or you asked for.{nearest(column, names)} "
                 f"Its columns are: {listed(names)}."
             )
-    scan = _scan(path, form, columns).select(columns)
+    scan = _scan(path, form, wanted).select(wanted)
     mark = separator_of(path) if form == "csv" else None
     first = 0
     try:
         separators = {} if mark is None else _separators(scan, bags)
         for frame in _without_blank_end(scan.collect_batches(chunk_size=size, lazy=True), path, form):
             part = FileSlice(str(path), len(frame), path, mark, first)
-            yield Batch({name: frame.get_column(name) for name in columns}, Origin((part,)), separators)
+            series = {name: frame.get_column(name) for name in wanted}
+            yield Batch(with_derived(columns, series), Origin((part,)), separators)
             first += len(frame)
     except READ_ERRORS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from offpolicy.log import (
+    EVERY,
     BagColumn,
     CategoricalColumn,
     Column,
@@ -25,6 +26,7 @@ from offpolicy.log import (
     feature_table,
     ids,
     owned,
+    source_of,
 )
 from offpolicy.models import IdColumn, Scorer
 
@@ -95,9 +97,10 @@ class Encoded:
 class ContextEncoder:
     """Turns raw columns, or tables with vocabularies of their own, into contexts that a policy knows how to read."""
 
-    def __init__(self, scorer: Scorer) -> None:
-        """Take the fitted columns of the scorer."""
+    def __init__(self, scorer: Scorer, missing: Mapping[str, str] | None = None) -> None:
+        """Take the fitted columns of the scorer, and what was done in its log where a number was missing."""
         self.columns = scorer.columns
+        self.missing = dict(missing or {})
         self.known = {
             column.name: KnownIds(column.ids.vocabulary) for column in self.columns if isinstance(column, IdColumn)
         }
@@ -125,7 +128,7 @@ class ContextEncoder:
                 columns[column.name] = self._bag(column.name, values, origin, (separators or {}).get(column.name))
             else:
                 raw = RawColumns({column.name: values}, {column.name: column.kind}, origin)
-                columns[column.name] = feature_table(raw)[column.name]
+                columns[column.name] = feature_table(raw, fill=self._is_filled(column.name))[column.name]
         return self._marked(columns)
 
     def from_table(self, table: FeatureTable) -> Encoded:
@@ -143,6 +146,11 @@ class ContextEncoder:
             elif column is not None:
                 columns[name] = column  # a column of another kind is refused by the encoder, in its own words
         return self._marked(columns or dict(table))
+
+    def _is_filled(self, name: str) -> bool:
+        """Whether missing numbers of a column were filled in in the log, as they then are here."""
+        how = self.missing.get(name, self.missing.get(source_of(name), self.missing.get(EVERY)))
+        return how in ("zero", "indicator")
 
     def _categorical(self, name: str, values: pl.Series, origin: Origin) -> CategoricalColumn:
         known = self.known[name]

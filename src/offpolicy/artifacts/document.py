@@ -3,13 +3,14 @@
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, NonNegativeInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, NonNegativeInt, model_validator
 
-from offpolicy.artifacts.errors import ArtifactError
+from offpolicy.errors import ArtifactError
 from offpolicy.log import Id
 from offpolicy.models import AnyScorerRecipe, Strict
+from offpolicy.policy_files import parsed
 
 FORMAT = "offpolicy policy"
 VERSION = 1
@@ -80,33 +81,11 @@ class PolicyDocument(Strict):
         return self
 
 
-class Checksums(Strict):
-    """`checksums.json`: the SHA-256 of each other file."""
-
-    sha256: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
-
-
 class _Head(BaseModel):
     """What every version of the format begins with."""
 
     format: str
     version: int
-
-
-Parsed = TypeVar("Parsed", bound=BaseModel)
-
-
-def parsed(model: type[Parsed], content: bytes, file: Path) -> Parsed:
-    """The content of a JSON file, or an error that names the file and the first thing wrong with it."""
-    try:
-        return model.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        problem = f"{where}: {first['msg']}" if where else first["msg"]
-    except RecursionError:
-        problem = "it is nested too deeply"
-    raise ArtifactError(f"{file} does not hold what it should ({problem}). Save the policy again, or copy it in full.")
 
 
 def parsed_document(content: bytes, file: Path) -> PolicyDocument:

@@ -1,8 +1,5 @@
-"""A learned policy is a folder with an atomic current version, which holds `policy.safetensors`, `policy.json` and
-`checksums.json`. No pickle anywhere. Folders that hold these files directly are read as well.
-"""
+"""Policies saved as folders, whose files `policy_files` describes, and loaded again. No pickle anywhere."""
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,24 +10,19 @@ import torch
 from offpolicy.artifacts.document import (
     FORMAT,
     VERSION,
-    Checksums,
     PolicyDocument,
     library_versions,
-    parsed,
     parsed_document,
 )
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.artifacts.tensors import feature_recipes, packed, unpacked
-from offpolicy.atomic import CURRENT, VERSIONS, current_version, new_version, versions
-from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.atomic import CURRENT, VERSIONS, new_version, versions
+from offpolicy.errors import ArtifactError, ParameterError
 from offpolicy.json_writer import json_text, jsonable
 from offpolicy.log import ActionTable, LoggedData
 from offpolicy.models import Scorer, ScorerShape, scorer_recipe
 from offpolicy.policies import ScorerPolicy
-
-WEIGHTS, DOCUMENT, CHECKSUMS = "policy.safetensors", "policy.json", "checksums.json"
-FILES = (WEIGHTS, DOCUMENT, CHECKSUMS)
+from offpolicy.policy_files import CHECKSUMS, DOCUMENT, FILES, WEIGHTS, from_current_version, read_version, sha256
 
 
 class HasPolicy(Protocol):
@@ -62,7 +54,7 @@ def save_policy(
     _check_free(target)
     weights = packed(scorer, log.actions)
     document = _document(scorer, excluded, log, metadata or {})
-    sums = {"sha256": {WEIGHTS: _sha256(weights), DOCUMENT: _sha256(document)}}
+    sums = {"sha256": {WEIGHTS: sha256(weights), DOCUMENT: sha256(document)}}
     if (target / CURRENT).exists():
         for name in FILES:  # of an older layout, superseded since
             with suppress(OSError):
@@ -77,39 +69,13 @@ def save_policy(
 
 def load_policy(path: str | Path) -> SavedPolicy:
     """Load a saved policy; anything but a complete and undamaged folder is an `ArtifactError`."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        problem = "is a file" if folder.exists() else "does not exist"
-        raise ArtifactError(f"{folder} {problem}, but a saved policy is a folder. Name the folder it was saved in.")
-    while True:
-        version = _current(folder)
-        try:
-            return _load(version)
-        except ArtifactError:
-            if _current(folder) == version:
-                raise  # else it was removed while it was read, because newer ones were saved
-
-
-def _current(folder: Path) -> Path:
-    try:
-        return current_version(folder)
-    except OffPolicyError as error:
-        raise ArtifactError(str(error)) from None
+    return from_current_version(path, _load)
 
 
 def _load(folder: Path) -> SavedPolicy:
-    content = {name: _content(folder / name) for name in FILES}
-    sums = parsed(Checksums, content.pop(CHECKSUMS), folder / CHECKSUMS).sha256
-    for name, data in content.items():
-        if name not in sums:
-            raise ArtifactError(f"{folder / CHECKSUMS} has no entry for {name}. Save the policy again.")
-        if sums[name] != _sha256(data):
-            raise ArtifactError(
-                f"{folder / name} does not match its checksum: it was damaged, cut short or changed after it was "
-                "saved. Copy the folder again in full, or save the policy again."
-            )
-    document = parsed_document(content[DOCUMENT], folder / DOCUMENT)
-    scorer, actions = unpacked(content[WEIGHTS], document, folder / WEIGHTS)
+    files = read_version(folder)
+    document = parsed_document(files.document, folder / DOCUMENT)
+    scorer, actions = unpacked(files.weights, document, folder / WEIGHTS)
     return _restored(scorer, actions, document, folder)
 
 
@@ -123,25 +89,6 @@ def _restored(scorer: Scorer, actions: ActionTable, document: PolicyDocument, fo
     if not weights_usable:
         raise ArtifactError(f"{folder / WEIGHTS} gives scores that are not finite. Save the policy again.")
     return SavedPolicy(policy, actions, document)
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        raise ArtifactError(
-            f"{file.parent} is not a saved policy, or not all of it: {file.name} is missing. A saved policy holds "
-            f"{', '.join(FILES)}; name another folder or copy this one again in full."
-        ) from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ArtifactError(
-            f"{file} cannot be read: {reason}. Check the file and your permission to read it."
-        ) from None
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _check_free(target: Path) -> None:

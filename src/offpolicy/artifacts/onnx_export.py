@@ -8,20 +8,35 @@ import numpy as np
 import polars as pl
 import torch
 
-from offpolicy.artifacts.errors import ArtifactError
-from offpolicy.artifacts.onnx_graph import NO_INTEGER, ROWS, Graph, length_name, onnx_module, takes_text
+from offpolicy.artifacts.onnx_graph import (
+    NO_INTEGER,
+    ROWS,
+    Graph,
+    column_input,
+    length_name,
+    one_hot,
+    onnx_module,
+    places,
+    standardised,
+    takes_text,
+    within_length,
+)
 from offpolicy.artifacts.onnx_parity import Parity, check_parity, runtime_module
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.atomic import atomic_file
 from offpolicy.checks import Range, check_number
-from offpolicy.errors import ParameterError
-from offpolicy.models import IdColumn
+from offpolicy.errors import ArtifactError, ParameterError
+from offpolicy.models import CandidateScorer, FittedColumn, IdColumn, IdPositions, NumberColumn
 
+CANDIDATES = "candidates"
+"""The input with the ids on offer."""
 LARGEST = 2**31 - 2**24
 """Bytes that one ONNX file may hold, with some room for ids and nodes."""
 
 
-def export_onnx(saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: Any = None) -> Parity | None:
+def export_onnx(
+    saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: Any = None, candidates: bool = False
+) -> Parity | None:
     """Write a policy as ONNX; with `contexts`, only if it agrees with the library on (the first 1,000 of) them.
 
     Inputs are the raw context columns by name, one row per context: text or int64 ids (booleans as 0 and 1; a missing
@@ -30,6 +45,11 @@ def export_onnx(saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: 
 
     Outputs are `scores` and `log_probabilities` (rows, actions), and of the k most probable actions, best first,
     `top_actions` (codes), `top_ids` (the user's ids) and `probability`, each (rows, k).
+
+    With `candidates` (always for a policy that looks at features of candidates) there are also an input `candidates`,
+    a matrix of ids padded with anything, its `candidates.length`, one matrix for each feature of candidates, and the
+    output `candidate_log_probabilities`, log π among the candidates in the order given: −inf for one that the policy
+    does not know and beyond the last. The other outputs look at no features of candidates.
     """
     check_number("k", k, Range(1, np.inf, integer=True))
     onnx_module()
@@ -40,13 +60,13 @@ def export_onnx(saved: SavedPolicy, path: str | Path, *, k: int = 10, contexts: 
         raise ArtifactError(
             f"The policy has {n_numbers} numbers, more than one ONNX file can hold (2 GB). Learn a smaller one."
         )
-    content = policy_model(saved, k).SerializeToString()
+    content = policy_model(saved, k, candidates=candidates).SerializeToString()
     with atomic_file(path) as temporary:
         temporary.write_bytes(content)
         return None if contexts is None else check_parity(saved, temporary, contexts, k=k)
 
 
-def policy_model(saved: SavedPolicy, k: int) -> Any:
+def policy_model(saved: SavedPolicy, k: int, *, candidates: bool = False) -> Any:
     """The ONNX model of a policy."""
     graph = Graph()
     states = saved.policy.scorer.onnx_states(graph)
@@ -62,7 +82,49 @@ def policy_model(saved: SavedPolicy, k: int) -> Any:
     ids, kind = _action_ids(graph, saved)
     graph.output("top_ids", graph.node("Gather", ids, top), kind, [ROWS, k])
     graph.output("probability", probability, "FLOAT", [ROWS, k])
+    if candidates or isinstance(saved.policy.scorer, CandidateScorer):
+        _candidate_output(graph, saved, str(scores))
     return graph.model(_metadata(saved))
+
+
+def _candidate_output(graph: Graph, saved: SavedPolicy, scores: str) -> None:
+    """log π among the candidates: their scores, picked from all, and what their features add."""
+    vocabulary = saved.actions.vocabulary
+    column = IdColumn(CANDIDATES, "bag", IdPositions(vocabulary), other=False)
+    place = places(graph, column_input(graph, column), column)
+    inside = within_length(graph, CANDIDATES)
+    known = graph.node("And", inside, graph.node("Less", place, graph.constant(np.array(len(vocabulary)))))
+    code = graph.node("Where", known, place, graph.constant(np.array(0)))
+    own = graph.node("GatherElements", scores, code, axis=1)
+    scorer = saved.policy.scorer
+    if isinstance(scorer, CandidateScorer):
+        parts = [_flat_column(graph, each) for each in scorer.candidate_design.columns]
+        if scorer.candidate_design.quadratic:
+            raise ParameterError("Products of candidates' features have no ONNX form here. Learn without them.")
+        weights = graph.floats(scorer.candidate_weights[:, None])
+        added = graph.node("MatMul", graph.node("Concat", *parts, axis=1), weights)
+        own = graph.node("Add", own, graph.node("Reshape", added, graph.node("Shape", CANDIDATES)))
+    impossible = graph.constant(np.array(-np.inf, dtype=np.float32))
+    masked = graph.node("Where", known, own, impossible)
+    shape = [ROWS, f"most ids of {CANDIDATES}"]
+    graph.output("candidate_log_probabilities", graph.node("LogSoftmax", masked, axis=1), "FLOAT", shape)
+
+
+def _flat_column(graph: Graph, column: FittedColumn) -> str:
+    """A feature of candidates, given as (rows, most candidates), as a design matrix with a row a candidate."""
+    flat = graph.constant(np.array([-1]))
+    width = f"most ids of {CANDIDATES}"
+    if isinstance(column, NumberColumn) and column.kind == "numeric":
+        values = graph.node("Reshape", graph.input(column.name, "DOUBLE", [ROWS, width]), flat)
+        return standardised(graph, values, column)
+    if isinstance(column, IdColumn) and column.kind == "categorical":
+        kind = "STRING" if takes_text(column.ids.vocabulary) else "INT64"
+        values = graph.node("Reshape", graph.input(column.name, kind, [ROWS, width]), flat)
+        return one_hot(graph, places(graph, values, column), column.width)
+    raise ParameterError(
+        f"Feature {column.name!r} of the candidates is a {column.kind}, which has no ONNX form here: numbers and "
+        "categories have. Serve the saved policy with load_policy."
+    )
 
 
 def _metadata(saved: SavedPolicy) -> dict[str, str]:
@@ -77,7 +139,19 @@ def _metadata(saved: SavedPolicy) -> dict[str, str]:
         "missing": json.dumps(missing, ensure_ascii=False),
         "bag_lengths": json.dumps({name: length_name(name) for name in saved.encoder.bags}, ensure_ascii=False),
         "method": saved.metadata.method or "",
+        "actions": json.dumps(saved.actions.vocabulary.to_list(), ensure_ascii=False),
+        "serving": json.dumps(_serving(saved), ensure_ascii=False),
         "versions": json.dumps(saved.document.versions),
+    }
+
+
+def _serving(saved: SavedPolicy) -> dict[str, Any]:
+    """What a server of the exported file needs to know beyond the graph."""
+    numbers = [column for column in saved.policy.scorer.columns if isinstance(column, NumberColumn)]
+    return {
+        "roles": (saved.metadata.model_extra or {}).get("roles"),
+        "reward_range": saved.reward_range,
+        "means": {column.name: column.mean.tolist() for column in numbers},
     }
 
 

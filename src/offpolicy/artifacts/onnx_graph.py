@@ -184,12 +184,18 @@ def one_hot(graph: Graph, place: str, width: int) -> str:
     return str(graph.node("OneHot", place, depth, graph.constant(np.array([0, 1], dtype=np.float32)), axis=-1))
 
 
+def within_length(graph: Graph, bag: str) -> str:
+    """Which of the ids of a bag are not padding, (rows, most ids)."""
+    length = graph.node("Unsqueeze", length_name(bag), graph.constant(np.array([1])))
+    most = graph.node("Gather", graph.node("Shape", bag), graph.constant(np.array(1)))
+    zero, one = graph.constant(np.array(0)), graph.constant(np.array(1))
+    return str(graph.node("Less", graph.node("Range", zero, most, one), length))
+
+
 def bag_mean(graph: Graph, vectors: str, column: IdColumn) -> str:
     """The mean over the ids of each bag, (rows, most ids, width) to (rows, width); zeros for an empty bag."""
+    inside, one = within_length(graph, column.name), graph.constant(np.array(1))
     length = graph.node("Unsqueeze", length_name(column.name), graph.constant(np.array([1])))
-    most = graph.node("Gather", graph.node("Shape", column.name), graph.constant(np.array(1)))
-    zero, one = graph.constant(np.array(0)), graph.constant(np.array(1))
-    inside = graph.node("Less", graph.node("Range", zero, most, one), length)  # (rows, most ids)
     mask = graph.node("Unsqueeze", inside, graph.constant(np.array([2])))
     nothing = graph.constant(np.zeros(1, dtype=np.float32))
     kept = graph.node("Where", mask, vectors, nothing)

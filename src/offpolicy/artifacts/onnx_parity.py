@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from offpolicy.artifacts.errors import ArtifactError
 from offpolicy.artifacts.onnx_graph import length_name, missing_key, takes_text
 from offpolicy.artifacts.ranking import best
 from offpolicy.artifacts.saved_policy import SavedPolicy
-from offpolicy.errors import MissingExtraError
+from offpolicy.errors import ArtifactError, MissingExtraError
 from offpolicy.log import BagColumn, CategoricalColumn, EmbeddingColumn, FeatureTable, NumericColumn, Vocabulary
 from offpolicy.models import IdColumn
 
@@ -51,7 +50,7 @@ def runtime_module() -> Any:
 
 def check_parity(saved: SavedPolicy, onnx_path: str | Path, contexts: Any, k: int = 10, *, rows: int = 1000) -> Parity:
     """Compare top k and probabilities on the first `rows` contexts; a disagreement is an `ArtifactError`."""
-    session = _session(Path(onnx_path))
+    session = session_of(Path(onnx_path))
     result = Parity(0, 0, 0.0)
     for table in _tables(saved, contexts, rows):
         result = _compared(saved, session, table, k, result)
@@ -60,7 +59,8 @@ def check_parity(saved: SavedPolicy, onnx_path: str | Path, contexts: Any, k: in
     return result
 
 
-def _session(path: Path) -> Any:
+def session_of(path: Path) -> Any:
+    """The model of a file, ready to run."""
     runtime = runtime_module()
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
@@ -130,7 +130,7 @@ def model_inputs(saved: SavedPolicy, table: FeatureTable) -> dict[str, npt.NDArr
         if isinstance(column, CategoricalColumn):
             inputs[fitted.name] = values
         else:
-            inputs[fitted.name] = _padded(column, values, missing_key(fitted.ids.vocabulary))
+            inputs[fitted.name] = padded(column, values, missing_key(fitted.ids.vocabulary))
             inputs[length_name(fitted.name)] = np.diff(column.offsets)
     return inputs
 
@@ -147,7 +147,8 @@ def _raw_ids(vocabulary: Vocabulary, fitted: Vocabulary) -> npt.NDArray[Any]:
     return pl.Series([int(value) for value in values], dtype=pl.Int64).to_numpy()
 
 
-def _padded(bags: BagColumn, values: npt.NDArray[Any], filler: Any) -> npt.NDArray[Any]:
+def padded(bags: BagColumn, values: npt.NDArray[Any], filler: Any) -> npt.NDArray[Any]:
+    """Bags as a matrix, shorter ones filled up at the end."""
     sizes = np.diff(bags.offsets)
     matrix = np.full((len(bags), int(sizes.max(initial=0))), filler, dtype=values.dtype)
     matrix[np.arange(matrix.shape[1]) < sizes[:, None]] = values

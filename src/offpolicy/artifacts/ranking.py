@@ -48,21 +48,39 @@ def recommendations(
     unknown: Mapping[str, Mask],
     kept: Mapping[str, pl.Series],
     first_row: int,
+    without: Mask | None = None,
 ) -> pl.DataFrame:
-    """One row for each context and rank, the columns `kept` first."""
+    """One row for each context and rank, the columns `kept` first.
+
+    Among candidates a context has as many as there are; one `without` any that is known has a row without an action.
+    """
     chosen, log_prob = ranked
+    if without is not None:
+        return _among(recommendations(ranked, actions, unknown, kept, first_row), without, first_row)
     n_rows, k = chosen.shape
     rows = np.repeat(np.arange(n_rows), k)
     note = notes(unknown, n_rows)
     columns = {name: values.gather(rows) for name, values in kept.items()} | {
         "row": pl.Series(rows + first_row, dtype=pl.Int64),
         "rank": pl.Series(np.tile(np.arange(1, k + 1), n_rows), dtype=pl.Int64),
-        "action": actions.vocabulary.ids.gather(chosen.flatten().numpy()),
+        "action": actions.vocabulary.ids.gather(chosen.clamp(min=0).flatten().numpy()),
         "probability": pl.Series(log_prob.exp().flatten().numpy(), dtype=pl.Float64),
         "unknown": note.is_not_null().gather(rows),
         "note": note.gather(rows),
     }
     return pl.DataFrame([values.alias(name) for name, values in columns.items()])
+
+
+def _among(frame: pl.DataFrame, without: Mask, first_row: int) -> pl.DataFrame:
+    """The rows of real candidates; one row, without action and probability, for a context that has none."""
+    lacking = pl.Series(without).gather(frame["row"] - first_row)
+    frame = frame.filter((pl.Series(frame["probability"] > 0) & ~lacking) | (lacking & (frame["rank"] == 1)))
+    lacking = pl.Series(without).gather(frame["row"] - first_row)
+    return frame.with_columns(
+        pl.when(lacking).then(None).otherwise(pl.col("action")).alias("action"),
+        pl.when(lacking).then(None).otherwise(pl.col("probability")).alias("probability"),
+        pl.when(lacking).then(pl.lit("none of its candidates is known")).otherwise(pl.col("note")).alias("note"),
+    )
 
 
 def notes(unknown: Mapping[str, Mask], n_rows: int) -> pl.Series:

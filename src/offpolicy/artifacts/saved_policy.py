@@ -13,6 +13,7 @@ from torch import Tensor
 from offpolicy.artifacts.batches import batches
 from offpolicy.artifacts.contexts import ContextEncoder, Encoded
 from offpolicy.artifacts.document import ContextColumn, Metadata, PolicyDocument
+from offpolicy.artifacts.offers import ServedSets, SetReader, check_has_candidates, ranked_among
 from offpolicy.artifacts.ranking import Mode, best, drawn, recommendations
 from offpolicy.artifacts.writers import table_writer
 from offpolicy.checks import Range, check_choice, check_number
@@ -69,7 +70,9 @@ class SavedPolicy:
     @cached_property
     def encoder(self) -> ContextEncoder:
         """What reads contexts for it."""
-        return ContextEncoder(self.policy.scorer)
+        roles = (self.metadata.model_extra or {}).get("roles")
+        missing = roles.get("missing") if isinstance(roles, dict) else None
+        return ContextEncoder(self.policy.scorer, missing if isinstance(missing, dict) else None)
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """log π(·|x), (contexts, actions), in the order of its own `actions`."""
@@ -95,6 +98,7 @@ class SavedPolicy:
         mode: Mode = "greedy",
         seed: int | None = None,
         keep: Sequence[str] = (),
+        candidates: str | None = None,
     ) -> pl.DataFrame:
         """The k actions for each context: columns row, rank, action, probability, unknown and note.
 
@@ -107,8 +111,11 @@ class SavedPolicy:
         probability with which the action was chosen, and so the propensity to store in the next log, in mode
         "sample" for rank 1; later ranks and greedy lists are not draws from π. `unknown` marks contexts with an id
         that the policy does not know, and `note` names the columns.
+
+        `candidates` names a column with the list of actions on offer in each context: the choice is among those that
+        the policy knows. Features of candidates that it looks at are columns of lists beside it.
         """
-        frames = list(self._recommended(contexts, k, mode, seed, keep))
+        frames = list(self._recommended(contexts, k, mode, seed, keep, candidates))
         return pl.concat(frames)
 
     def recommend_to_file(
@@ -120,6 +127,7 @@ class SavedPolicy:
         mode: Mode = "greedy",
         seed: int | None = None,
         keep: Sequence[str] = (),
+        candidates: str | None = None,
         report: Callable[[int], None] | None = None,
     ) -> int:
         """Write what `recommend` returns, batch by batch, to a Parquet, CSV or NDJSON file; return the contexts read.
@@ -129,7 +137,7 @@ class SavedPolicy:
         """
         done = 0
         with table_writer(path) as write:
-            for frame in self._recommended(contexts, k, mode, seed, keep):
+            for frame in self._recommended(contexts, k, mode, seed, keep, candidates):
                 write(frame)
                 done = max(done, 1 + int(frame["row"][-1])) if len(frame) else done
                 if report is not None:
@@ -138,25 +146,29 @@ class SavedPolicy:
 
     def encoded(self, contexts: Any) -> Iterator[tuple[Encoded, Mapping[str, pl.Series]]]:
         """Contexts from any source, batch by batch, ready for its scorer."""
-        return self._encoded(contexts, ())
+        return ((encoded, kept) for encoded, kept, _ in self._encoded(contexts, ()))
 
-    def _encoded(self, contexts: Any, keep: Sequence[str]) -> Iterator[tuple[Encoded, Mapping[str, pl.Series]]]:
+    def _encoded(
+        self, contexts: Any, keep: Sequence[str], sets: SetReader | None = None
+    ) -> Iterator[tuple[Encoded, Mapping[str, pl.Series], ServedSets | None]]:
         if isinstance(contexts, Mapping) and contexts and all(isinstance(c, Column) for c in contexts.values()):
             if keep:
                 raise ParameterError(
                     "keep names columns of files and frames; a feature table has none to pass through."
                 )
             table = contexts if isinstance(contexts, FeatureTable) else FeatureTable(contexts)
-            yield self.encoder.from_table(table), {}
+            yield self.encoder.from_table(table), {}, None
             return
-        wanted = list(dict.fromkeys([*self.encoder.names, *keep]))
+        offered = [] if sets is None else sets.names
+        wanted = list(dict.fromkeys([*self.encoder.names, *keep, *offered]))
         for batch in batches(contexts, wanted, self.encoder.bags, BATCH_ROWS):
             if len(batch.series[wanted[0]]):
                 encoded = self.encoder.from_series(batch.series, batch.origin, batch.separators)
-                yield encoded, {name: batch.series[name] for name in keep}
+                read = None if sets is None else sets.read(batch.series, batch.origin)
+                yield encoded, {name: batch.series[name] for name in keep}, read
 
     def _recommended(
-        self, contexts: Any, k: int, mode: Mode, seed: int | None, keep: Sequence[str]
+        self, contexts: Any, k: int, mode: Mode, seed: int | None, keep: Sequence[str], candidates: str | None
     ) -> Iterator[pl.DataFrame]:
         """Frames of recommendations, at least one, which may be empty."""
         check_number("k", k, Range(1, np.inf, integer=True))
@@ -166,16 +178,25 @@ class SavedPolicy:
             raise ParameterError(
                 f"keep names {clash!r}, which the result uses for a column of its own. Rename it first."
             )
+        check_has_candidates(self.policy, candidates)
+        sets = None if candidates is None else SetReader(self.policy, candidates)
         k = min(int(k), int((~torch.isneginf(self.policy.bias)).sum()))
         chance = np.random.default_rng() if seed is None else generator(seed, "recommend")
         first = 0
-        for encoded, kept in self._encoded(contexts, keep):
+        for encoded, kept, offered in self._encoded(contexts, keep, sets):
             for start in range(0, encoded.table.n_rows, BATCH_ROWS):
                 part = slice(start, start + BATCH_ROWS)
                 some = encoded.take(part)
                 table = some.table
-                ranked = best(self.policy, table, k) if mode == "greedy" else drawn(self.policy, table, k, chance)
                 passed = {name: values[part] for name, values in kept.items()}
+                if offered is not None:
+                    own = offered.take(part)
+                    among = FeatureTable(dict(table), own.candidates)
+                    ranked = ranked_among(self.policy, among, k, None if mode == "greedy" else chance)
+                    yield recommendations(ranked, self.actions, some.unknown, passed, first, own.without)
+                    first += table.n_rows
+                    continue
+                ranked = best(self.policy, table, k) if mode == "greedy" else drawn(self.policy, table, k, chance)
                 yield recommendations(ranked, self.actions, some.unknown, passed, first)
                 first += table.n_rows
         if first == 0:

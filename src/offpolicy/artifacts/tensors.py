@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.artifacts.document import ActionsRecipe, FeatureRecipe, PolicyDocument
-from offpolicy.artifacts.errors import ArtifactError
-from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.errors import ArtifactError, OffPolicyError, ParameterError
 from offpolicy.log import (
     ActionTable,
     BagColumn,

@@ -18,6 +18,7 @@ def demo(
     contexts: Annotated[int, typer.Option(min=100, help="Contexts to draw.")] = 5_000,
     actions: Annotated[int, typer.Option(min=2, max=1000, help="Actions to choose among.")] = 50,
     out: Annotated[str, typer.Option(help="Folder for the log, the policies and the report.")] = "offpolicy-demo",
+    all_: Annotated[bool, typer.Option("--all", help="Show every estimator, not the ten that matter.")] = False,
     config: Config = None,
 ) -> None:
     """Write a log without propensities, inspect it, learn, evaluate and report, and compare with the known truth."""
@@ -26,11 +27,13 @@ def demo(
 
     result = run_demo(out, seed, contexts, actions)
     page = write_report(result.evaluated, result.evaluated / "report.html")
-    _show(result)
+    _show(result, all_)
     printing.facts("The report, to open in a browser", {"report": str(page)})
 
 
-def _show(result: "DemoResult") -> None:
+def _show(result: "DemoResult", every: bool) -> None:
+    from offpolicy.workflows import SHOWN
+
     shown = ("source", "rows", "contexts", "actions", "actions_never_logged", "reward_mean", "propensities_recorded")
     printing.facts("A synthetic log", {name: result.inspected["log"][name] for name in shown})
     printing.lines("What to make of it", _wrapped(result.inspected["advice"]))
@@ -45,6 +48,7 @@ def _show(result: "DemoResult") -> None:
             f"{row.known - result.truth:+.4f}",
         )
         for row in result.estimates
+        if every or row.name in SHOWN
     ]
     title = f"What is the target policy worth? Truth: {result.truth:.4f}, logging: {result.logging:.4f}"
     printing.table(title, ("estimator", "with β̂", "error", "mean w", "with β*", "error"), rows)

@@ -1,8 +1,8 @@
 """`offpolicy evaluate`: the values of policies on a log, with intervals and a verdict."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,27 +16,37 @@ from offpolicy.cli.options import (
     Config,
     ContextColumns,
     DropDuplicates,
+    Excluded,
     Force,
+    Format,
+    Guardrails,
+    HeldOutAfter,
     Invocation,
     KeepProbColumn,
     Kinds,
     Level,
     Log,
     LoggingModel,
+    MissingValues,
     PositionColumn,
+    PrintFormat,
     PropensityColumn,
     PropensityModels,
     RequestColumn,
-    RewardColumn,
     RewardRange,
+    Rewards,
     RowWeightColumn,
     Seed,
     ShownColumn,
     Strict,
     TimestampColumn,
+    Winsorise,
     log_spec,
 )
 from offpolicy.errors import ParameterError
+
+INTERVAL_NAMES = ("normal", "bootstrap", "empirical_bernstein", "betting", "empirical_likelihood")
+"""For completion, which must not load torch."""
 
 
 def evaluate(
@@ -47,22 +57,35 @@ def evaluate(
         typer.Option(
             "--policy",
             metavar="[NAME=]WHAT",
-            help="Folder of a saved policy or of a run, a column with π(a|x) of the logged action, or uniform; "
-            "repeatable.",
+            help="A policy: the folder of a saved one or of a run, a file of top-k lists or of (key, action, "
+            "probability) rows, an ONNX file, module:name of a Python function or classifier, a column with π(a|x) of "
+            "the logged action (column:NAME where something else has that name), or uniform; repeatable.",
         ),
     ] = None,
     compare: Annotated[
         list[str] | None,
         typer.Option("--compare", metavar="[NAME=]WHAT", help="A policy to compare the others with; as --policy."),
     ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            metavar="COLUMN",
+            help="A column by which files of policies are joined to the log; repeatable. Without any, what both have.",
+        ),
+    ] = None,
     context: ContextColumns = None,
+    exclude: Excluded = None,
     action: ActionColumn = None,
-    reward: RewardColumn = None,
+    reward: Rewards = None,
+    guardrail: Guardrails = None,
+    winsorise: Winsorise = 0.0,
     propensity: PropensityColumn = None,
     cluster: ClusterColumn = None,
     timestamp: TimestampColumn = None,
     kind: Kinds = None,
     reward_range: RewardRange = None,
+    missing: MissingValues = None,
     actions: Actions = None,
     candidates: CandidateColumn = None,
     candidate_feature: CandidateFeatures = None,
@@ -75,10 +98,35 @@ def evaluate(
     logging_model: LoggingModel = None,
     level: Level = 0.95,
     propensity_models: PropensityModels = True,
-    segments: Annotated[
-        str | None,
-        typer.Option("--segments", metavar="COLUMN", help="Also by segment: a context column, or time for periods."),
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            metavar="COLUMN",
+            help="Also by the values of a column, by time (four periods), or by hour, weekday, day, week or month; "
+            "repeatable.",
+        ),
     ] = None,
+    held_out_after: HeldOutAfter = None,
+    estimator: Annotated[
+        list[str] | None,
+        typer.Option("--estimator", help="An estimator to list beside the result, or all; repeatable."),
+    ] = None,
+    interval: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--interval",
+            autocompletion=lambda: list(INTERVAL_NAMES),
+            help="An interval of every listed estimator: normal (default), bootstrap, empirical_bernstein, betting, "
+            "empirical_likelihood; repeatable.",
+        ),
+    ] = None,
+    gamma: Annotated[
+        str, typer.Option("--gamma", help="γ, how many standard deviations of β̂ count: a number, or calibrated.")
+    ] = "2",
+    refits: Annotated[
+        int, typer.Option("--refits", min=0, help="Also an interval from this many refits of β̂ to resampled rows.")
+    ] = 0,
     guaranteed: Annotated[
         bool,
         typer.Option("--guaranteed", help="Also an interval with a proof; takes some 40 fits of the logging model."),
@@ -109,51 +157,80 @@ def evaluate(
     strict: Strict = False,
     force: Force = False,
     as_json: AsJson = False,
+    form: PrintFormat = Format.table,
 ) -> None:
     """Estimate what policies would have earned, against the logging policy.
 
     The columns of a saved policy need not be named again. Rows that one of the policies was learned from are left out,
     also in a later version of its log. A policy given with --compare is a reference and never recommended.
     """
-    from offpolicy.cli.printing import lines, print_json, show_evaluation
-    from offpolicy.evaluation import DEFAULT_ESTIMATORS, GROUPED, Options
+    from offpolicy.cli.printing import show_run
+    from offpolicy.evaluation import Options
     from offpolicy.workflows import run_evaluate
 
     named = named_policies(policy or ())
     if not named:
-        raise ParameterError("Name at least one policy with --policy: a folder, a column of the log, or uniform.")
+        raise ParameterError(
+            "Name at least one policy with --policy: a folder, a file, a column of the log, or uniform."
+        )
     others = named_policies(compare or ())
     twice = next((name for name in others if name in named), None)
     if twice is not None:
         raise ParameterError(f"--policy and --compare both name {twice!r}. Give one of them another name.")
     options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     asked_for = Options(
-        estimators=DEFAULT_ESTIMATORS if action_groups is None else (*DEFAULT_ESTIMATORS, *GROUPED),
+        estimators=_estimators(estimator or (), action_groups is not None),
+        intervals=tuple(interval or ("normal",)),
+        gamma=_gamma(gamma),
+        refits=refits,
         action_groups=action_groups,
         interval="guaranteed" if guaranteed else "auto",
-        segments=segments,
+        by=tuple(by or ()),
         sensitivity_columns=sensitivity,
         user_model=user_model,
     )
-    run = run_evaluate(log_spec(ctx), named, options, compare_with=others, asked_for=asked_for, out=out)
-    if as_json:
-        print_json(run.results.to_json())
-    else:
-        lines("Noted", run.notes)
-        assert run.results.evaluation is not None
-        show_evaluation(run.results.evaluation)
-        lines("Written", run.files.values())
+    more: dict[str, Any] = {
+        "compare_with": others,
+        "asked_for": asked_for,
+        "held_out_after": held_out_after,
+        "out": out,
+    }
+    run = run_evaluate(log_spec(ctx), named, options, **more)
+    show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)
 
 
+def _estimators(given: Sequence[str], grouped: bool) -> tuple[str, ...]:
+    """The estimators asked for; `all` of them, or the usual ones, with those of groups where there are groups."""
+    from offpolicy.estimators import ESTIMATORS
+    from offpolicy.evaluation import DEFAULT_ESTIMATORS, GROUPED
+
+    chosen = tuple(ESTIMATORS) if "all" in given else tuple(dict.fromkeys(given)) or DEFAULT_ESTIMATORS
+    return tuple(dict.fromkeys((*chosen, *(GROUPED if grouped else ()))))
+
+
+def _own_name(what: str) -> str:
+    path = Path(what)
+    if path.is_dir() or path.suffix == "":
+        return (path.name or what).rpartition(":")[2]
+    return path.name.partition(".")[0] if path.exists() else path.name.rpartition(":")[2]
+
+
+def _gamma(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def named_policies(given: Iterable[str]) -> dict[str, str]:
-    """[NAME=]WHAT as names and what they name; a folder is called by its name, that of a run by the run's."""
+    """[NAME=]WHAT as names and what they name; without a name, a folder, file, function or column gives its own."""
     named: dict[str, str] = {}
     for one in given:
         name, equals, what = one.partition("=")
         if not equals or not name or Path(one).is_dir():
-            name, what = Path(one).name or one, one
+            name, what = _own_name(one), one
         if name in named:
             raise ParameterError(f"Two policies are called {name!r}. Name them, as in --policy first={what}.")
         if not what:

@@ -16,6 +16,9 @@ def export(
         str | None, typer.Option("--check", help="File of contexts on which the export must agree with the library.")
     ] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Actions that the export ranks for each context.")] = 10,
+    candidates: Annotated[
+        bool, typer.Option("--candidates", help="Also take the candidates of each context and choose among them.")
+    ] = False,
     config: Config = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -24,7 +27,7 @@ def export(
     from offpolicy.cli.printing import facts, print_json
     from offpolicy.workflows import run_export
 
-    exported = run_export(directory, onnx, check=check, k=k, force=force)
+    exported = run_export(directory, onnx, check=check, k=k, candidates=candidates, force=force)
     if as_json:
         print_json(exported)
     else:

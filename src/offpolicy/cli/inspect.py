@@ -14,18 +14,22 @@ from offpolicy.cli.options import (
     Config,
     ContextColumns,
     DropDuplicates,
+    Excluded,
+    Guardrails,
     KeepProbColumn,
     Kinds,
     Log,
+    MissingValues,
     PositionColumn,
     PropensityColumn,
     RequestColumn,
-    RewardColumn,
     RewardRange,
+    Rewards,
     RowWeightColumn,
     Seed,
     ShownColumn,
     TimestampColumn,
+    Winsorise,
     log_spec,
 )
 
@@ -34,13 +38,17 @@ def inspect(
     ctx: typer.Context,
     log: Log,
     context: ContextColumns = None,
+    exclude: Excluded = None,
     action: ActionColumn = None,
-    reward: RewardColumn = None,
+    reward: Rewards = None,
+    guardrail: Guardrails = None,
+    winsorise: Winsorise = 0.0,
     propensity: PropensityColumn = None,
     cluster: ClusterColumn = None,
     timestamp: TimestampColumn = None,
     kind: Kinds = None,
     reward_range: RewardRange = None,
+    missing: MissingValues = None,
     actions: Actions = None,
     candidates: CandidateColumn = None,
     candidate_feature: CandidateFeatures = None,
@@ -57,7 +65,9 @@ def inspect(
     """Show what a log holds and whether it can answer questions at all.
 
     Columns that are not named get their roles from their names: action, item_id, arm, ...; reward, click, ...;
-    propensity, pscore, ...; timestamp; every other column is context.
+    propensity, pscore, ...; timestamp; every other column is context, unless it looks like an outcome, an id, a
+    probability, a time after the decision or a description of the action. Where values are missing or out of range, the
+    log is looked at as the options that are printed would have it; the other commands ask for them.
     """
     from offpolicy.workflows import run_inspect
 
@@ -78,13 +88,16 @@ def _show(inspected: dict[str, Any]) -> None:
     facts(f"The log {log['source']}", {name: log[name] for name in log if name not in listed})
     table("Columns", ("column", "role or kind"), list(log["columns"].items()))
     lines("Inferred", inspected["inferred"])
+    lines("Problems, fixed for this look", inspected["problems"])
     facts("Before any policy", about)
     names = ("model", "log_likelihood", "popularity_log_likelihood", "uniform_log_likelihood", "calibration_error")
     facts(
-        f"A quick model of the logging policy ({inspected['quick_rows']:,} of {log['rows']:,} rows)",
+        f"A quick model of the logging policy ({inspected['looked_at']})",
         {name: model[name] for name in (*names, "mean_weight", "mean_weight_error", "certain_rows")},
     )
     if inspected["audit"] is not None:
         hidden = ("deciles", "advice")
         facts("Recorded propensities", {k: v for k, v in inspected["audit"].items() if k not in hidden})
     lines("What to make of it", inspected["advice"])
+    if inspected["options"]:
+        lines("Give these options to the other commands", [" ".join(inspected["options"])])

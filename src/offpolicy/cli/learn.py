@@ -14,31 +14,41 @@ from offpolicy.cli.options import (
     Config,
     ContextColumns,
     DropDuplicates,
+    Excluded,
     Force,
+    Format,
+    Guardrails,
+    HeldOutAfter,
     Invocation,
     KeepProbColumn,
     Kinds,
     Level,
     Log,
     LoggingModel,
+    MissingValues,
     PositionColumn,
+    PrintFormat,
     PropensityColumn,
     PropensityModels,
     RequestColumn,
-    RewardColumn,
     RewardRange,
+    Rewards,
     RowWeightColumn,
     Seed,
     Settings,
     ShownColumn,
     Strict,
     TimestampColumn,
+    Winsorise,
     log_spec,
     settings,
 )
 from offpolicy.errors import ParameterError
 
-Scorer = Annotated[str | None, typer.Option("--scorer", help="Model of the policy: linear (default) or two_tower.")]
+Scorer = Annotated[
+    str | None,
+    typer.Option("--scorer", help="Model of the policy: linear, two_tower, spectral."),
+]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Maximum number of passes over the log.")]
 
 
@@ -47,13 +57,17 @@ def learn(
     log: Log,
     out: Annotated[str, typer.Option("--out", help="Folder for the policy and the results.", show_default=False)],
     context: ContextColumns = None,
+    exclude: Excluded = None,
     action: ActionColumn = None,
-    reward: RewardColumn = None,
+    reward: Rewards = None,
+    guardrail: Guardrails = None,
+    winsorise: Winsorise = 0.0,
     propensity: PropensityColumn = None,
     cluster: ClusterColumn = None,
     timestamp: TimestampColumn = None,
     kind: Kinds = None,
     reward_range: RewardRange = None,
+    missing: MissingValues = None,
     actions: Actions = None,
     candidates: CandidateColumn = None,
     candidate_feature: CandidateFeatures = None,
@@ -65,14 +79,21 @@ def learn(
     drop_duplicates: DropDuplicates = False,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="How to learn: uips (default), ce, bips_cap, dr, ...; repeat it to try several."),
+        typer.Option(
+            "--method",
+            help="How to learn: auto (default: the best of several), dm, uips, ...; repeat it to try several.",
+        ),
     ] = None,
     scorer: Scorer = None,
     epochs: Epochs = None,
     set_: Settings = None,
     held_out: Annotated[
-        float, typer.Option("--held-out", help="Share of contexts (or clusters) kept for the evaluation.")
+        float,
+        typer.Option(
+            "--held-out", help="Share of the clusters (of the contexts without --cluster) kept for the evaluation."
+        ),
     ] = 0.2,
+    held_out_after: HeldOutAfter = None,
     logging_model: LoggingModel = None,
     level: Level = 0.95,
     propensity_models: PropensityModels = True,
@@ -81,25 +102,28 @@ def learn(
     strict: Strict = False,
     force: Force = False,
     as_json: AsJson = False,
+    form: PrintFormat = Format.table,
 ) -> None:
     """Learn a policy from a log and estimate its value on contexts it was not learned from.
 
     Rerun a killed command to resume it. OUT/policy is the policy, OUT/results.json what `offpolicy report OUT` shows.
-    Of several methods the one with the highest lower confidence bound is OUT/policy.
+    Of several methods the one with the highest value is OUT/policy; whether it is better than logging is said.
     """
-    from offpolicy.cli.printing import lines, print_json, show_evaluation
+    from offpolicy.cli.printing import show_run
     from offpolicy.workflows import run_learn
 
     options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     changes = learning_settings(scorer, epochs, set_)
-    run = run_learn(log_spec(ctx), method or ["uips"], out, options, held_out=held_out, settings=changes)
-    if as_json:
-        print_json(run.results.to_json())
-    else:
-        lines("Noted", run.notes)
-        assert run.results.evaluation is not None
-        show_evaluation(run.results.evaluation)
-        lines("Written", run.files.values())
+    run = run_learn(
+        log_spec(ctx),
+        method or ["auto"],
+        out,
+        options,
+        held_out=held_out,
+        held_out_after=held_out_after,
+        settings=changes,
+    )
+    show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)
 

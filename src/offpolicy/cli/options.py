@@ -6,6 +6,8 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +18,24 @@ from offpolicy.errors import ParameterError
 if TYPE_CHECKING:
     from offpolicy.workflows import LogSpec, RunOptions
 
+LOGGING_MODELS = (
+    *(
+        "auto",
+        "recorded",
+        "uniform",
+        "popularity",
+        "counts",
+        "linear",
+        "quadratic",
+        "greedy_linear",
+        "top_k",
+        "network",
+    ),
+    *("towers", "trees", "two_tower"),
+)
+"""For completion, which must not load torch."""
 NOT_IN_FILES = ("config", "help")
-SINGLE = ("action", "reward", "propensity", "cluster", "timestamp", "actions")
+SINGLE = ("action", "propensity", "cluster", "timestamp", "actions")
 REQUESTS = ("candidates", "request", "shown", "position", "keep_prob", "row_weight")
 
 
@@ -38,7 +56,33 @@ ContextColumns = Annotated[
     typer.Option("--context", help="A context column; repeat it for more. Without any, all columns without a role."),
 ]
 ActionColumn = Annotated[str | None, typer.Option("--action", help="The column with the action that was taken.")]
-RewardColumn = Annotated[str | None, typer.Option("--reward", help="The column with the reward that followed.")]
+Rewards = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reward",
+        metavar="[NAME=]WHAT",
+        help="The column with the reward that followed, or an expression such as 0.1*click+purchase. Repeat it to "
+        "evaluate more rewards beside the first.",
+    ),
+]
+Guardrails = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--guardrail",
+        metavar="WHAT[<=+2%]",
+        help="A reward that must not get worse: returns<=+2% may rise, margin>=-2% may fall by at most 2 %; "
+        "repeatable.",
+    ),
+]
+Winsorise = Annotated[
+    float,
+    typer.Option(
+        "--winsorise",
+        metavar="SHARE",
+        help="Set this share of the largest and smallest rewards to their "
+        "quantile (0 values and yes/no rewards are left alone).",
+    ),
+]
 PropensityColumn = Annotated[
     str | None, typer.Option("--propensity", help="The column with recorded probabilities of the logged actions.")
 ]
@@ -50,6 +94,18 @@ Kinds = Annotated[
     list[str] | None,
     typer.Option(
         "--kind", metavar="COLUMN=KIND", help="Kind of a column: numeric, categorical, embedding or bag; repeatable."
+    ),
+]
+Excluded = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="COLUMN", help="A column that is not context; repeatable.")
+]
+MissingValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing",
+        metavar="[COLUMN=]WHAT",
+        help="What to do where a value is missing: drop the row, fill in zero, or fill in and flag it by an indicator; "
+        "for one column, or for all context columns (drop: for all columns); repeatable.",
     ),
 ]
 RewardRange = Annotated[
@@ -98,6 +154,25 @@ Config = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    md = "md"
+
+
+PrintFormat = Annotated[
+    Format,
+    typer.Option("--format", help="How to print the results: table for people, json, csv or md (Markdown)."),
+]
+HeldOutAfter = Annotated[
+    str | None,
+    typer.Option("--held-out-after", metavar="TIME", help="Evaluate on the rows from this date or time on only."),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 2 if the log cannot answer.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Fixes everything random.")]
 Level = Annotated[float, typer.Option("--level", help="Confidence level of the intervals.")]
@@ -105,6 +180,7 @@ LoggingModel = Annotated[
     str | None,
     typer.Option(
         "--logging-model",
+        autocompletion=lambda: list(LOGGING_MODELS),
         help="Model of the logging policy: auto (an ensemble), recorded, uniform, popularity, counts, linear, "
         "quadratic, greedy_linear, top_k, network, towers, trees or two_tower. Default: recorded if --propensity is "
         "given, else auto.",
@@ -118,6 +194,14 @@ PropensityModels = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that this command did not write.")]
+Store = Annotated[
+    str,
+    typer.Option("--store", help="The event store: a path (SQLite), sqlite:///path or postgresql://user@host/name."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", help="Only decisions from this time on: 2026-01-31T12:00 or '7d ago'."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -136,7 +220,7 @@ class Invocation:
     @classmethod
     def of(cls, context: typer.Context) -> "Invocation":
         """The arguments as typed and as parsed."""
-        typed = [word for word in sys.argv[1:] if word != "--debug"]
+        typed = [word for word in sys.argv[1:] if word not in ("--debug", "--quiet")]
         hidden = ("config", "as_json", "strict", "force")
         values = {name: value for name, value in context.params.items() if name not in hidden and value is not None}
         return cls(shlex.join(["offpolicy", *typed]), values)
@@ -157,13 +241,21 @@ def log_spec(context: typer.Context) -> "LogSpec":
     given = context.params
     single: dict[str, Any] = {name: given.get(name) for name in SINGLE}
     requests: dict[str, Any] = {name: given.get(name) for name in REQUESTS}
+    rewards = tuple(given.get("reward") or ())
     return LogSpec(
         source=given["log"],
         context=tuple(given.get("context") or ()),
         kinds=pairs("kind", given.get("kind") or ()),
         reward_range=reward_range(given.get("reward_range")),
+        exclude=tuple(given.get("exclude") or ()),
+        missing=pairs("missing", (one if "=" in one else f"*={one}" for one in given.get("missing") or ())),
         drop_duplicates=bool(given.get("drop_duplicates")),
         candidate_features=tuple(given.get("candidate_feature") or ()),
+        reward=rewards[0] if rewards else None,
+        rewards=rewards[1:],
+        guardrails=tuple(given.get("guardrail") or ()),
+        winsorise=float(given.get("winsorise") or 0.0),
+        key=tuple(given.get("key") or ()),
         **single,
         **requests,
     )
@@ -173,7 +265,7 @@ def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     """NAME=VALUE options as a mapping."""
     mapping: dict[str, str] = {}
     for one in given:
-        name, equals, value = one.rpartition("=") if option == "kind" else one.partition("=")
+        name, equals, value = one.rpartition("=") if option in ("kind", "missing") else one.partition("=")
         if not equals or not name:
             raise ParameterError(f"--{option} takes NAME=VALUE, but it is {one!r}.")
         if name in mapping:
@@ -203,6 +295,33 @@ def reward_range(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         raise ParameterError(f"--reward-range takes two numbers, LOW,HIGH, but it is {text!r}.") from None
     return low, high
+
+
+def seconds(option: str, text: str) -> float:
+    """A duration such as 90s, 15m, 1h or 7d; a bare number is in seconds."""
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:].lower())
+    try:
+        value = float(text) if unit is None else float(text[:-1]) * unit
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ParameterError(f"--{option} takes a duration such as 90s, 15m, 1h or 7d, but it is {text!r}.")
+    return value
+
+
+def microseconds(option: str, text: str | None) -> int:
+    """A time (UTC unless it names a zone), or a duration before now, in microseconds since 1970; 0 without one."""
+    if text is None:
+        return 0
+    if text.endswith("ago"):
+        return int((datetime.now(UTC).timestamp() - seconds(option, text.removesuffix("ago").strip())) * 1_000_000)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ParameterError(
+            f"--{option} takes a time such as 2026-01-31T12:00 or '7d ago', but it is {text!r}."
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
 def config_values(path: Path, parameters: Iterable[Any], command: str) -> dict[str, Any]:

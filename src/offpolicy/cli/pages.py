@@ -16,7 +16,8 @@ or `reward_range`); a repeatable option takes a list, and one of NAME=VALUE pair
 
 Exit codes: 0 success, 1 an error that you can fix (one paragraph on standard error; `--debug`, before or after the
 command, shows the traceback), 2 the verdict "run an experiment" with `--strict`. With `--json`, standard output holds
-one JSON object and nothing else. Progress is shown on standard error, and only on a terminal.
+one JSON object and nothing else. Progress is shown on standard error: bars on a terminal, elsewhere plain lines with
+the time left. `--quiet`, before or after the command, stops them.
 """
 
 

@@ -1,20 +1,30 @@
 """What commands print: plain facts, tables, an evaluation; the user's text is never interpreted as markup."""
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offpolicy.results import Evaluation
+    from offpolicy.cli.options import Format
+    from offpolicy.results import Choice, Evaluation
+    from offpolicy.workflows import Finished
 
 from offpolicy.json_writer import json_text
 
+WIDE = 160
+"""Columns of text for tables that are not shown on a terminal, so that no word is cut."""
 ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run an experiment": "bold red"}
 
 
 def print_json(values: Mapping[str, Any]) -> None:
-    """One object on standard output."""
-    sys.stdout.write(json_text(values, "results") + "\n")
+    """One object on standard output; in escapes where that cannot show every letter."""
+    text = json_text(values, "results")
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text))
+    sys.stdout.write(text + "\n")
 
 
 def facts(title: str, values: Mapping[str, Any]) -> None:
@@ -43,12 +53,33 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Non
 
     drawn = Table(title=Text(title), title_justify="left")
     for name in head:
-        drawn.add_column(Text(name))
+        drawn.add_column(Text(name), overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(_shown(cell)) for cell in row))
     console = _console()
     console.print()
     console.print(drawn)
+
+
+def show_run(run: "Finished", form: "Format") -> None:
+    """What a run found, as tables for people or as one JSON object, CSV or Markdown table and nothing else."""
+    from offpolicy.results import headlines, table_of
+
+    evaluation = run.results.evaluation
+    assert evaluation is not None
+    if form == "json":
+        print_json(run.results.to_json())
+    elif form == "csv":
+        sys.stdout.write(table_of(evaluation).to_csv())
+    elif form == "md":
+        sys.stdout.write(table_of(evaluation).to_markdown())
+        sys.stdout.writelines(f"\n{one}\n" for one in headlines(evaluation))
+    else:
+        lines("Noted", run.notes)
+        if run.results.choice is not None:
+            show_choice(run.results.choice)
+        show_evaluation(evaluation)
+        lines("Written", run.files.values())
 
 
 def show_evaluation(evaluation: "Evaluation") -> None:
@@ -67,8 +98,10 @@ def show_evaluation(evaluation: "Evaluation") -> None:
         for c in evaluation.comparisons
     ]
     table("Differences", ("policy", "against", "difference", "low", "high", "relative", "P(better)"), compared)
-    if evaluation.segments:
-        _show_segments(evaluation)
+    if evaluation.outcomes:
+        _show_outcomes(evaluation)
+    for column in dict.fromkeys(one.column for one in evaluation.segments):
+        _show_segments(evaluation, column)
     console = _console()
     for name, one in evaluation.candidates.items():
         verdict = one.preflight.verdict
@@ -99,21 +132,51 @@ def _show_slates(evaluation: "Evaluation") -> None:
     lines("Left out", [f"{row} ({', '.join(names)}): {why}." for (row, why), names in left_out.items()])
 
 
-def _show_segments(evaluation: "Evaluation") -> None:
+def _show_outcomes(evaluation: "Evaluation") -> None:
+    head = ("reward", "policy", "value", "logging", "difference", "low", "high", "relative", "limit", "finding")
+    rows = []
+    for o in evaluation.outcomes:
+        limit = f"{'+' if o.lower_is_better else '-'}{o.limit_text}" if o.guardrail else ""
+        ends = (o.difference, o.difference_low, o.difference_high)
+        rows.append((o.reward, o.policy, o.value, o.logging, *ends, _percent(o.relative), limit, o.finding))
+    table(
+        f"Every reward ({evaluation.level:.0%} intervals of the differences, all rewards and policies counted)",
+        head,
+        rows,
+    )
+    lines("Taken together", [f"{'Yes.' if one.holds else 'No.'} {one.sentence}" for one in evaluation.decisions])
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:+.3g} %"
+
+
+def show_choice(choice: "Choice") -> None:
+    """A line for each candidate, and which one was chosen why."""
+    said = [
+        f"{one.method}: value {_shown(one.value)} (at least {_shown(one.low)}), over logging {one.gain:+.4g} (at least "
+        f"{one.gain_low:+.4g}), {one.seconds:.1f} s{', chosen' if one.chosen else ''}"
+        for one in choice.candidates
+    ]
+    lines("Candidates, on rows they were not learned from", said)
+    lines("Recommendation", [choice.sentence])
+
+
+def _show_segments(evaluation: "Evaluation", column: str) -> None:
     head = ("segment", "policy", "rows", "value", "logging", "difference", "low", "high", "p, corrected")
     rows = []
     for s in evaluation.segments:
-        p = "refused" if s.refused else s.adjusted_p_value
-        ends = (s.difference_low, s.difference_high)
-        rows.append((s.segment, s.policy, s.rows, s.value, s.logging, s.difference, *ends, p))
-    column = evaluation.segments[0].column
+        if s.column == column:
+            p = "refused" if s.refused else s.adjusted_p_value
+            ends = (s.difference_low, s.difference_high)
+            rows.append((s.segment, s.policy, s.rows, s.value, s.logging, s.difference, *ends, p))
     table(f"By {column} ({evaluation.level:.0%} intervals that hold for all segments at once)", head, rows)
 
 
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(soft_wrap=not sys.stdout.isatty())
+    return Console() if sys.stdout.isatty() else Console(soft_wrap=True, width=WIDE)
 
 
 def _shown(value: Any) -> str:

@@ -22,6 +22,9 @@ def recommend(
     keep: Annotated[
         list[str] | None, typer.Option("--keep", help="A column of the contexts to pass through; repeatable.")
     ] = None,
+    candidates: Annotated[
+        str | None, typer.Option("--candidates", help="The column with the list of actions on offer in each context.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Makes the draws repeatable; without it, draws are random.")
     ] = None,
@@ -38,7 +41,15 @@ def recommend(
     from offpolicy.workflows import run_recommend
 
     recommended = run_recommend(
-        directory, contexts, out, k=k, mode=mode, seed=seed, keep=tuple(keep or ()), force=force
+        directory,
+        contexts,
+        out,
+        k=k,
+        mode=mode,
+        seed=seed,
+        keep=tuple(keep or ()),
+        candidates=candidates,
+        force=force,
     )
     if as_json:
         print_json(recommended)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from offpolicy.paper import Recipe
-    from offpolicy.report import Chart
+    from offpolicy.results import Chart
 
 
 def reproduce(

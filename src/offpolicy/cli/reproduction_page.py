@@ -20,7 +20,6 @@ from offpolicy.paper import (
     read_rows,
     with_tables,
 )
-from offpolicy.report import standalone
 
 NOT_RUN = "*Not run yet.*\n"
 
@@ -75,7 +74,7 @@ def write_figures(results: Path) -> None:
         if recipe.figure and path.exists():
             drawn = charts(recipe, measured(read_rows(path)))
             for name, chart in zip(figure_names(recipe, len(drawn)), drawn, strict=True):
-                write_atomic(results / name, standalone(chart))
+                write_atomic(results / name, chart.standalone())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from offpolicy.datasets.jester import JesterDesign, JesterWorld, load_jester, si
 from offpolicy.datasets.kuairec import load_kuairec
 from offpolicy.datasets.obd import Campaign, load_obd
 from offpolicy.datasets.ranking_data import CandidateLists, RankingData
+from offpolicy.datasets.request_worlds import RequestWorld
 from offpolicy.datasets.synthetic import ExtremeShape, ExtremeWorld, LinearSoftmaxWorld
 from offpolicy.datasets.xmc import Csr, XmcData, load_xmc
 from offpolicy.datasets.yahoo_r3 import load_yahoo_r3
@@ -19,6 +20,7 @@ __all__ = [
     "JesterWorld",
     "LinearSoftmaxWorld",
     "RankingData",
+    "RequestWorld",
     "XmcData",
     "load_coat",
     "load_jester",

@@ -5,6 +5,7 @@ from offpolicy.evaluation.clusters import clustered
 from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.evaluate import Evaluator, evaluate
 from offpolicy.evaluation.groups import action_groups, learned_groups
+from offpolicy.evaluation.guardrails import Guardrail
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_in_lambda
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
@@ -20,7 +21,7 @@ from offpolicy.evaluation.preflight import preflight, shown_one_action
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.evaluation.slates import RATIO_OF, SLATE_ESTIMATORS, chosen_user_model, under, with_slates
+from offpolicy.evaluation.slates import RATIO_OF, SLATE_ESTIMATORS, chosen_user_model, with_slates, with_user_model
 from offpolicy.evaluation.value import Terms, value
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "TOP_P_INPUTS",
     "ActionSets",
     "Evaluator",
+    "Guardrail",
     "Options",
     "PolicyRows",
     "Ranking",
@@ -59,8 +61,8 @@ __all__ = [
     "rank_lists",
     "shown_one_action",
     "top_actions",
-    "under",
     "value",
     "weight_inputs",
     "with_slates",
+    "with_user_model",
 ]

@@ -19,6 +19,9 @@ from offpolicy.evaluation.value import Terms
 from offpolicy.evaluation.views import Width, width_of
 from offpolicy.results import Comparison
 
+ONE_ERROR = 0.6827
+"""The level at which a normal interval is one standard error to either side."""
+
 
 def compare(
     estimates: Mapping[str, AutoEstimate],
@@ -115,6 +118,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = running
     return [float(p) for p in adjusted]
+
+
+def best_by_value(estimates: Mapping[str, AutoEstimate], level: float, prefer: str | None) -> tuple[str, float]:
+    """The candidate with the highest value, and its lower bound at a level at which the bounds of all hold at once.
+
+    A lower bound prefers timid policies: it answers whether to ship, not which one. A candidate takes the place of the
+    preferred one only if its paired difference exceeds its standard error, so that noise does not decide.
+    """
+    joint = 1 - (1 - level) / max(len(estimates), 1)
+    best = max(estimates, key=lambda name: estimates[name].value)
+    if prefer is not None and prefer in estimates:
+        start = estimates[prefer]
+        gains = {name: one.value - start.value for name, one in estimates.items() if name != prefer}
+        needed = {name: difference_width(estimates[name], start).half(ONE_ERROR) for name in gains}
+        clear = [name for name, gain in gains.items() if gain > needed[name]]
+        best = max(clear, key=lambda name: gains[name], default=prefer)
+    return best, max(estimates[best].value - estimates[best].width.half(joint), 0.0)
 
 
 def best_by_lower_bound(estimates: Mapping[str, AutoEstimate], level: float = 0.95) -> tuple[str, float]:

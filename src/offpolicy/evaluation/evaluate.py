@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from offpolicy.artifacts import TableSource, policy_source
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
-from offpolicy.evaluation.comparison import best_by_lower_bound, compare, difference_width
+from offpolicy.evaluation.comparison import best_by_lower_bound, best_by_value, compare, difference_width
 from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simultaneous_gamma
 from offpolicy.evaluation.hidden import column_strengths, hidden_sentence, moved_to, sharp_range, tipping
@@ -19,6 +21,7 @@ from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.inputs import GROUP_INPUT
 from offpolicy.evaluation.intervals import GAMMAS, INTERVALS, Interval, gamma_sensitivity
 from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, Options
+from offpolicy.evaluation.outcomes import decided, outcomes_of
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import (
     refit_bootstrap,
@@ -29,7 +32,7 @@ from offpolicy.evaluation.propensities import (
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
 from offpolicy.evaluation.segments import breakdown, segments_of
-from offpolicy.evaluation.slates import SLATE_ESTIMATORS, chosen_user_model, under, why_missing, with_slates
+from offpolicy.evaluation.slates import SLATE_ESTIMATORS, chosen_user_model, why_missing, with_slates, with_user_model
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy, as_policy, rows_only
@@ -42,6 +45,7 @@ from offpolicy.results import (
     Estimate,
     Evaluation,
     Logging,
+    Outcome,
     PolicyResult,
     Preflight,
     PropensityModel,
@@ -67,23 +71,30 @@ def evaluate(
     nuisances: Nuisances | None = None,
     action_groups: Any = None,
     interval: str = "auto",
-    segments: str | None = None,
+    by: str | Sequence[str] = (),
     sensitivity_columns: bool = False,
+    rewards: Sequence[str] = (),
+    guardrails: Sequence[str] = (),
+    winsorise: float = 0.0,
     user_model: str = "auto",
     seed: int = 0,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
 
     `policies` maps names to policies (or is one policy): anything with log_probs, a column with π(a_n|x_n) of every
-    logged row, a function of the contexts, {"lists": ...} of recommended actions, or "uniform". `references` are
-    compared with every candidate, but are not candidates themselves. Hyper-parameters come from the log alone: λ by
-    estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is added, that many fits
-    of β̂ each. `action_groups` (a column of the action table, a mapping from action to group, or a label for each
-    action) serves estimators that weigh groups; they are learned from the reward model where none is given. β̂, U
-    and a reward model are fitted unless they are given, one by one or as `nuisances`. `interval="guaranteed"` adds
-    an interval with a proof, at the price of some 40 fits of β̂ and of its width. `segments` (a context column, or
-    "time") breaks values and differences down. `sensitivity_columns` says how strong hidden information must have been
-    to overturn a conclusion, measured by leaving out each context column (a linear fit each, at most 8). In a log of
+    logged row (or its name, if the log keeps it), a function of the contexts, a fitted classifier, {"lists": ...} of
+    recommended actions, a frame joined by a key, the path of a folder, table or ONNX file, or "uniform".
+    `references` are compared with every candidate, but are not candidates themselves. Hyper-parameters come from
+    the log alone: λ by estimated error, γ as given or "calibrated" (η = 1). With `refits` the refit bootstrap is
+    added, that many fits of β̂ each. `action_groups` (a column of the action table, a mapping from action to group,
+    or a label for each action) serves estimators that weigh groups; they are learned from the reward model where
+    none is given. β̂, U and a reward model are fitted unless they are given, one by one or as `nuisances`.
+    `interval="guaranteed"` adds an interval with a proof, at the price of some 40 fits of β̂ and of its width. `by`
+    names what to break values and differences down by: a column of the contexts or kept beside the rows, "time" for
+    four periods, or hour, weekday, day, week or month. `rewards` are further rewards and `guardrails` those that
+    must not get worse ("returns<=+2%"): columns that the log keeps, of which `winsorise` cuts the tails; all share
+    β̂ and the pass over the policies. `sensitivity_columns` says how strong hidden information must have been to
+    overturn a conclusion, measured by leaving out each context column (a linear fit each, at most 8). In a log of
     slates values are means over positions, and `user_model` says how users look at a slate ("any", "cascade" or
     "independent"; "auto" takes the weakest assumption that the log can carry). Results are on the user's scale of
     rewards. Nothing of size rows × actions is ever made.
@@ -97,9 +108,12 @@ def evaluate(
         seed,
         action_groups,
         interval,
-        segments,
+        (by,) if isinstance(by, str) else tuple(by),
         sensitivity_columns,
-        user_model,
+        tuple(rewards),
+        tuple(guardrails),
+        winsorise,
+        user_model=user_model,
     )
     if nuisances is None:
         given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
@@ -116,7 +130,7 @@ def evaluate(
 
 def named_policies(policies: Any) -> Mapping[str, Any]:
     """Policies by name; one alone is called "policy"."""
-    if isinstance(policies, Mapping) and "lists" not in policies:
+    if isinstance(policies, Mapping) and not {"lists", "rows"} & set(policies):
         if not policies:
             raise ParameterError("policies is empty: name at least one policy to evaluate.")
         return {str(name): target for name, target in policies.items()}
@@ -147,8 +161,9 @@ class Evaluator:
                 f"Every reward in this log is {value:g}: nothing tells policies apart. Check that the reward column is "
                 "the right one."
             )
-        if self.options.segments is not None:
-            segments_of(log, self.options.segments)  # an unknown column is refused before any work
+        for column in self.options.by:
+            segments_of(log, column)  # an unknown column is refused before any work
+        _ = self.other_logs
         if self.options.action_groups is not None:
             action_groups(self.options.action_groups, log)
 
@@ -166,7 +181,15 @@ class Evaluator:
     def targets(self) -> dict[str, Policy]:
         """Every policy, aligned to the log by id."""
         asked = {**self.candidates, **self.references}
-        return {name: as_policy(target, self.log, name) for name, target in asked.items()}
+        return {name: as_policy(self._source(target), self.log, name) for name, target in asked.items()}
+
+    def _source(self, target: Any) -> Any:
+        """What a policy's name stands for; anything else is the policy itself."""
+        kept = [] if self.log.kept is None else self.log.kept.columns
+        if not isinstance(target, str | Path) or target in kept:
+            return target
+        source = policy_source(target)
+        return {"rows": source.path} if isinstance(source, TableSource) else source
 
     @cached_property
     def uncertainty(self) -> Tensor | None:
@@ -191,7 +214,7 @@ class Evaluator:
         """What the estimators ask for, of every policy; in slates with the log-ratio of the user model."""
         if self.log.request is None:
             return self._single_rows
-        return {name: under(rows, self.user_model) for name, rows in self._slate_rows.items()}
+        return {name: with_user_model(rows, self.user_model) for name, rows in self._slate_rows.items()}
 
     @cached_property
     def user_model(self) -> str:
@@ -220,7 +243,21 @@ class Evaluator:
             estimators=self.asked,
             support=True,
             groups=self._groups(rewards),
+            other_rewards=self.other_models,
         )
+
+    @cached_property
+    def other_logs(self) -> dict[str, LoggedData]:
+        """The log under each further reward and guardrail."""
+        names = (*self.options.rewards, *self.options.limits)
+        return {name: self.log.with_reward(name, self.options.winsorise) for name in names}
+
+    @cached_property
+    def other_models(self) -> dict[str, RewardModel]:
+        """q̂ of each of them, where some policy knows all actions."""
+        if all(rows_only(target) for target in self.targets.values()):
+            return {}
+        return {name: self.nuisances.reward_model_of(log) for name, log in self.other_logs.items()}
 
     def _groups(self, rewards: RewardModel | None) -> Tensor | None:
         """Groups of actions where an estimator asks for them: as given, or learned from the reward model."""
@@ -277,7 +314,8 @@ class Evaluator:
             for name in self.targets:
                 policies[name] = self._policy(name)
                 advance(f"{name}: {policies[name].value:.4g}")
-        best, bound = best_by_lower_bound({name: self.estimates[name] for name in self.candidates}, level)
+        outcomes = self._outcomes()
+        best, bound = self.best
         return Evaluation(
             level=level,
             best=best,
@@ -292,9 +330,21 @@ class Evaluator:
             policies=policies,
             comparisons=self._comparisons(),
             segments=self._segments(),
+            outcomes=outcomes,
+            decisions=decided(outcomes),
+            reward=self.log.reward_name,
             reward_range=[scale.low, scale.high],
             log=self.log.summary(),
+            frames=self.log.frames,
         )
+
+    @cached_property
+    def best(self) -> tuple[str, float]:
+        """The candidate that is best as the options say, and its lower bound in [0, 1]."""
+        candidates = {name: self.estimates[name] for name in self.candidates}
+        if self.options.best_by == "value":
+            return best_by_value(candidates, self.options.level, self.options.prefer)
+        return best_by_lower_bound(candidates, self.options.level)
 
     def _comparisons(self) -> list[Comparison]:
         """Every candidate against logging and against each reference."""
@@ -308,10 +358,21 @@ class Evaluator:
         ]
 
     def _segments(self) -> list[Segment]:
-        if self.options.segments is None:
+        if not self.options.by:
             return []
         candidates = {name: self.rows[name] for name in self.candidates}
-        return breakdown(candidates, self.options.segments, self.options.level, self.scale, self.repeats)
+        return breakdown(candidates, self.options.by, self.options.level, self.scale, self.repeats)
+
+    def _outcomes(self) -> list[Outcome]:
+        """Every candidate under every reward and guardrail; nothing where there is one reward only."""
+        if not self.other_logs:
+            return []
+        candidates = {name: self.rows[name] for name in self.candidates}
+        under = {self.log.reward_name: candidates}
+        for reward, log in self.other_logs.items():
+            model = self.other_models.get(reward)
+            under[reward] = {name: rows.under(log, model) for name, rows in candidates.items()}
+        return outcomes_of(under, self.options.limits, self.options.level, self.repeats)
 
     def _policy(self, name: str) -> PolicyResult:
         rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level
@@ -352,15 +413,14 @@ class Evaluator:
     def _sensitivity(self, name: str) -> Sensitivity:
         rows, value, threshold = self.rows[name], self.estimates[name].value, self.on_policy.value
         found = _sensitivity(rows, value, threshold)
-        if not self.options.sensitivity_columns:
-            return found
-        if self._sharp and not rows_only(self.targets[name]):
+        if self.options.sensitivity_columns and self._sharp and not rows_only(self.targets[name]):
             model = self.nuisances.reward_model
             sharp = moved_to(sharp_range(self.log, self.targets[name], self.beta, model, GAMMAS), value)
             flips = tipping(sharp, value, threshold)
             curves = {"sharp_low": sharp.low.tolist(), "sharp_high": sharp.high.tolist()}
             found = found.model_copy(update=curves | {"sharp_flips_at": flips})
-        found = found.model_copy(update={"columns": self.column_strengths})
+        if self.options.sensitivity_columns:
+            found = found.model_copy(update={"columns": self.column_strengths})
         return found.model_copy(update={"sentence": hidden_sentence(found)})
 
     @property
@@ -423,7 +483,7 @@ class Evaluator:
 
         def rows_under(other: Policy) -> PolicyRows:
             changed = under_model(rows, other)
-            return under(with_slates(changed, target, other), self.user_model) if self.user_model else changed
+            return with_user_model(with_slates(changed, target, other), self.user_model) if self.user_model else changed
 
         return under_other_models(self.log, self.beta, rows_under, self.scale, self.options.level, self.options.seed)
 

@@ -78,7 +78,7 @@ def chosen_lambdas(rows: PolicyRows, lam: float | None = None) -> dict[str, floa
         "uips_tight": plug_in_lambda(rows.ratio, rows.reward),
         "log_smoothing": count**-0.5,
         "implicit_exploration": count**-0.5 / 2,
-        "exponential_smoothing": 1 - 1 / rows.log.n_actions,
+        "exponential_smoothing": 1 - 1 / rows.log.width,
         "power_mean": scales[0] / 3**0.5,
         "log_sum_exp": min(4 * (np.e / 3) ** 0.5 * scales[1], 1.0),
     }

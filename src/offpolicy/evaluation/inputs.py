@@ -27,6 +27,7 @@ CONTEXT_SUMS: Mapping[str, ContextSum] = {
 
 TOP_P_INPUTS = ("logging_rank", "log_target_top", "log_logging_top")
 GROUP_INPUT = "log_group_ratio"
+BASELINE = "baseline"
 ALL_ACTION_INPUTS = (*CONTEXT_SUMS, *TOP_P_INPUTS, GROUP_INPUT)
 
 SLATE_RATIOS = ("log_slate_ratio", "log_cascade_ratio", "log_position_ratio")
@@ -57,19 +58,21 @@ def policy_inputs(
     top_p: float = 100.0,
     support: bool = False,
     groups: Tensor | None = None,
+    other_rewards: Mapping[str, RewardModel] | None = None,
 ) -> dict[str, PolicyInputs]:
     """The named inputs of every target; with `support`, also the mass that each puts on unsupported actions.
 
-    `groups` numbers the group of each action, for weights of groups.
+    `groups` numbers the group of each action, for weights of groups. `other_rewards` are models of further rewards, of
+    which q̂(x, π) is kept beside that of the first.
     """
     wanted = set(names)
+    models = {} if reward_model is None else {BASELINE: reward_model}
+    models |= {other_baseline(name): model for name, model in (other_rewards or {}).items()}
     logging = aligned(logging, log.actions, "logging")
     log_logging = logged_log_prob(logging, log)
     common = _common(wanted, log, log_logging, uncertainty)
     passes = {
-        name: _Pass(
-            aligned(target, log.actions, name), log, wanted, reward_model, support and not rows_only(logging), groups
-        )
+        name: _Pass(aligned(target, log.actions, name), log, wanted, models, support and not rows_only(logging), groups)
         for name, target in targets.items()
     }
     asked = {name: one for name, one in passes.items() if one.needs_all_actions}
@@ -77,13 +80,13 @@ def policy_inputs(
     for batch in log.batches() if asked else ():
         contexts = log.contexts.take(batch.contexts)
         beta = batch_log_probs(logging, log, batch) if any(one.needs_logging for one in asked.values()) else None
-        rewards = None if reward_model is None else choice_rewards(reward_model, contexts)
+        rewards = {name: choice_rewards(model, contexts) for name, model in models.items()}
         for one in asked.values():
             one.add(batch, beta, rewards, top_p)
     inputs = {}
     for name, one in passes.items():
         rows = common | one.finish(log_logging, imputed)
-        kept = {key for key in rows if key in wanted or key in ("reward", "imputed", "baseline")}
+        kept = {key for key in rows if key in wanted or key in ("reward", "imputed", *models)}
         inputs[name] = PolicyInputs({key: rows[key] for key in kept}, one.unsupported)
     return inputs
 
@@ -129,7 +132,7 @@ class _Pass:
         target: Policy,
         log: LoggedData,
         wanted: set[str],
-        reward_model: RewardModel | None,
+        models: Mapping[str, RewardModel],
         support: bool,
         groups: Tensor | None = None,
     ) -> None:
@@ -137,16 +140,16 @@ class _Pass:
         self._sums = set() if rows_only(target) else wanted.intersection(ALL_ACTION_INPUTS)
         if groups is None:
             self._sums.discard(GROUP_INPUT)
-        self._has_rewards = reward_model is not None and not rows_only(target)
+        self._baselines = () if rows_only(target) else tuple(models)
         support = support and not rows_only(target)
         self.needs_logging = bool(self._sums) or support
-        self.needs_all_actions = self.needs_logging or self._has_rewards
-        kept = self._sums | ({"baseline"} if self._has_rewards else set())
+        self.needs_all_actions = self.needs_logging or bool(self._baselines)
+        kept = self._sums | set(self._baselines)
         kept |= {"log_target"} if self.needs_all_actions else set()
         self._rows = {name: torch.empty(log.n_rows, dtype=torch.float64) for name in sorted(kept)}
         self.unsupported = torch.empty(log.n_contexts, dtype=torch.float64) if support else None
 
-    def add(self, batch: LogBatch, log_logging: Tensor | None, rewards: Tensor | None, top_p: float) -> None:
+    def add(self, batch: LogBatch, log_logging: Tensor | None, rewards: Mapping[str, Tensor], top_p: float) -> None:
         log_target = batch_log_probs(self._target, self._log, batch)
         cell = (torch.from_numpy(batch.row_context), torch.from_numpy(batch.row_place))
         parts = {"log_target": log_target[cell]}
@@ -157,10 +160,9 @@ class _Pass:
                 parts |= _top_p_parts(log_target, log_logging, cell, top_p)
             if GROUP_INPUT in self._sums:
                 parts[GROUP_INPUT] = _group_ratio(log_target, log_logging, cell, self._groups_of(batch))
-        prob = log_target.exp() if rewards is not None or self.unsupported is not None else log_target
-        if self._has_rewards:
-            assert rewards is not None
-            parts["baseline"] = (prob * rewards).sum(1)[cell[0]]
+        prob = log_target.exp() if rewards or self.unsupported is not None else log_target
+        for name in self._baselines:
+            parts[name] = (prob * rewards[name]).sum(1)[cell[0]]
         if self.unsupported is not None:
             assert log_logging is not None
             least = np.log(least_support(log_logging.shape[1]))
@@ -186,13 +188,18 @@ class _Pass:
         inputs["log_ratio"] = _difference(inputs["log_target"], log_logging)
         if "recorded_log_ratio" in self._wanted and self._log.logging_prob is not None:
             inputs["recorded_log_ratio"] = inputs["log_target"] - tensor(self._log.logging_prob).log()
-        if self._has_rewards:
+        if BASELINE in self._baselines:
             assert imputed is not None
             inputs["imputed"] = imputed
         if self._log.request is None:  # a request that shows one action is a slate of one position
             inputs |= dict.fromkeys(SLATE_RATIOS, inputs["log_ratio"])
             inputs["slate_surplus"] = bounded_exp(inputs["log_ratio"]) - 1
         return inputs
+
+
+def other_baseline(reward: str) -> str:
+    """The name under which q̂(x, π) of a further reward is kept."""
+    return f"{BASELINE} of {reward}"
 
 
 def least_support(n_actions: int) -> float:

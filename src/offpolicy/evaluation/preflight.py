@@ -134,6 +134,8 @@ def shown_one_action(log: LoggedData) -> float | None:
     per_context = np.bincount(pairs[first] // log.n_actions, minlength=log.n_contexts)
     shown = np.bincount(log.context_index, minlength=log.n_contexts)
     repeated = shown > 1
+    if log.candidates is not None:
+        repeated &= log.candidates.sizes > 1  # where one action is on offer, one is shown
     # A few repeated rows may be duplicates; they say nothing about how the logger chooses.
     enough = (shown[repeated] - 1).sum() >= LEAST_REPEATED and shown[
         repeated
@@ -141,9 +143,18 @@ def shown_one_action(log: LoggedData) -> float | None:
     return float((per_context[repeated] == 1).mean()) if enough else None
 
 
+def _certain(log: LoggedData, rows: PolicyRows) -> float:
+    """The share of rows whose action was as good as certain; rows that offered no choice do not count."""
+    certain = rows.inputs["log_logging"] > np.log(CERTAIN)
+    if log.candidates is None:
+        return rows.mean(certain)
+    choice = torch.from_numpy(log.candidates.sizes[log.context_index] > 1)
+    return rows.mean(certain & choice) / max(rows.mean(choice), 1e-12)
+
+
 def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
     single = shown_one_action(log)
-    certain = rows.mean(rows.inputs["log_logging"] > np.log(CERTAIN))
+    certain = _certain(log, rows)
     spread = float(log.reward.std())
     return [
         Check(

@@ -14,7 +14,7 @@ from offpolicy.evaluation.auto import WEIGHTS_ONLY, WITH_REWARDS, auto_estimate
 from offpolicy.evaluation.intervals import Interval, worst_case_self_normalised
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
-from offpolicy.evaluation.slates import chosen_user_model, under, with_slates
+from offpolicy.evaluation.slates import chosen_user_model, with_slates, with_user_model
 from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, UniformPolicy, as_policy, logged_log_prob, rows_only
 from offpolicy.progress import progress
@@ -60,7 +60,7 @@ def refit_bootstrap(
     def value(part: LoggedData, beta: Policy) -> float:
         model = None if rows_only(target) else PooledRewardModel.fit(part, logging_policy.whole.design)
         rows = PolicyRows.of(part, target, beta, reward_model=model)
-        rows = under(with_slates(rows, target, beta), user_model) if user_model else rows
+        rows = with_user_model(with_slates(rows, target, beta), user_model) if user_model else rows
         return rows.clustered(ESTIMATORS[WITH_REWARDS if rows.has_reward_model else WEIGHTS_ONLY], lam=lam).value
 
     present, cluster = np.unique(log.cluster_index, return_inverse=True)
@@ -153,7 +153,7 @@ def compare_propensity_models(
             if log.request is not None:
                 slates = with_slates(own, target, beta)
                 user_model = user_model or chosen_user_model([slates])
-                own = under(slates, user_model)
+                own = with_user_model(slates, user_model)
             answers.append(propensity_model_row(beta.model, *quality, own, scale, level))
             advance(beta.model)
     return answers
@@ -187,7 +187,8 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
     if log.logging_prob is None:
         raise ParameterError("There is nothing to audit: this log records no propensities. Name their column first.")
     recorded = log.logging_prob
-    weight = 1 / (log.n_actions * recorded)
+    offered = log.n_actions if log.candidates is None else log.candidates.sizes[log.context_index]
+    weight = 1 / (offered * recorded)
     cluster = log.cluster_index
     mean, error = _clustered_mean(weight, cluster)
     scores = _action_scores(log, recorded)
@@ -225,10 +226,13 @@ def _clustered_mean(values: npt.NDArray[np.float64], cluster: npt.NDArray[Any]) 
 
 
 def _action_scores(log: LoggedData, recorded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """z-score of Σ 1{a_n = a}/p_n, whose expectation is the number of rows, for each action."""
+    """z-score of Σ 1{a_n = a}/p_n, whose expectation is the number of rows that offer it, for each action."""
     total = np.bincount(log.action, 1 / recorded, log.n_actions)
     spread_of = np.sqrt(np.bincount(log.action, (1 - recorded) / recorded**2, log.n_actions))
-    expected = float(log.n_rows)
+    expected: float | npt.NDArray[np.float64] = float(log.n_rows)
+    if log.candidates is not None:
+        rows = np.bincount(log.context_index, minlength=log.n_contexts)[log.candidates.owner]
+        expected = np.bincount(log.candidates.codes, rows, log.n_actions).astype(np.float64)
     # An action never logged has no variance of its own; with p unknown its absence cannot be tested.
     return np.asarray(np.divide(total - expected, spread_of, out=np.zeros(log.n_actions), where=spread_of > 0))
 

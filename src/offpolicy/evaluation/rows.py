@@ -14,11 +14,11 @@ from offpolicy.errors import ParameterError
 from offpolicy.estimators import Estimator, bounded_exp
 from offpolicy.evaluation.balance import BALANCED_INPUT, balanced_log_ratio, can_balance
 from offpolicy.evaluation.clusters import ClusteredTerms, ClusterSums
-from offpolicy.evaluation.inputs import policy_inputs
+from offpolicy.evaluation.inputs import BASELINE, other_baseline, policy_inputs
 from offpolicy.evaluation.value import Terms
 from offpolicy.log import LoggedData, row_pieces
 from offpolicy.policies import Policy, aligned, row_weights, tensor
-from offpolicy.rewards import RewardModel
+from offpolicy.rewards import RewardModel, row_rewards
 
 BASIC = ("log_ratio", "log_logging", "uncertainty", "sample_size")
 PERIODS = 20
@@ -50,6 +50,7 @@ class PolicyRows:
         estimators: Iterable[Estimator] = (),
         support: bool = False,
         groups: Tensor | None = None,
+        other_rewards: Mapping[str, RewardModel] | None = None,
     ) -> dict[str, "PolicyRows"]:
         """Compute the inputs these estimators ask for, in one pass over the log for all targets."""
         asked = {name for row in estimators for name in (*row.inputs, *row.optional_inputs)}
@@ -63,6 +64,7 @@ class PolicyRows:
             reward_model=reward_model,
             support=support,
             groups=groups,
+            other_rewards=other_rewards,
         )
         if BALANCED_INPUT in asked:
             for name, target in targets.items():
@@ -81,6 +83,15 @@ class PolicyRows:
         index = torch.from_numpy(np.flatnonzero(kept))
         inputs = {name: values[index] if values.ndim else values for name, values in self.inputs.items()}
         return PolicyRows(self.log.take(kept), inputs)
+
+    def under(self, log: LoggedData, reward_model: RewardModel | None) -> "PolicyRows":
+        """The same policy and rows under another reward: those of `log`, with the model of it."""
+        own = {name: values for name, values in self.inputs.items() if not name.startswith((BASELINE, "imputed"))}
+        own["reward"] = tensor(log.reward)
+        baseline = self.inputs.get(other_baseline(log.reward_name))
+        if baseline is not None and reward_model is not None:
+            own |= {BASELINE: baseline, "imputed": row_rewards(reward_model, log)}
+        return PolicyRows(log, own, self.unsupported)
 
     @property
     def has_reward_model(self) -> bool:
@@ -211,4 +222,4 @@ class PolicyRows:
         if len(np.unique(edges)) < len(edges) or edges[-1] == times.max():
             return None  # too few distinct times
         period = np.searchsorted(edges, times, side="left").astype(np.int32)
-        return replace(self, log=replace(self.log, cluster=period))
+        return replace(self, log=replace(self.log, cluster=period, cluster_vocabulary=None))

@@ -68,7 +68,7 @@ def one_reward(log: LoggedData) -> bool:
     return bool((first[log.request] == log.reward).all()) and len(first) < log.n_rows
 
 
-def under(rows: PolicyRows, user_model: str) -> PolicyRows:
+def with_user_model(rows: PolicyRows, user_model: str) -> PolicyRows:
     """The same rows with the log-ratio of a user model in place of that of single actions.
 
     U is summed as the log-ratio is: errors of β̂ in the positions of one request are taken to add up.
@@ -92,7 +92,7 @@ def chosen_user_model(rows: Iterable[PolicyRows]) -> str:
     asked = list(rows)
     known = [name for name, key in RATIO_OF.items() if all(key in one.inputs for one in asked)]
     for name in known:
-        sums = [under(one, name).clustered(ESTIMATORS["ips"]) for one in asked]
+        sums = [with_user_model(one, name).clustered(ESTIMATORS["ips"]) for one in asked]
         if min(one.effective_clusters for one in sums) >= ENOUGH:
             return name
     return known[-1]

@@ -7,19 +7,23 @@ gradient; the `Trainer` steps, monitors a metric and writes checkpoints.
 
 from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.config import LearnerConfig, resolve_config
-from offpolicy.learning.learn import LearnedPolicy, learn_policy
+from offpolicy.learning.learn import learn_policy
 from offpolicy.learning.methods import METHODS, MethodSpec, find_method
 from offpolicy.learning.monitors import BOUND, held_out_metric, monitor_of
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.objectives import OBJECTIVES, ObjectiveSpec, RowTerms, register_objective
-from offpolicy.learning.prepare import make_scorer, prepare_training
+from offpolicy.learning.portfolio import AUTO, PORTFOLIO, choice_of, member_settings
+from offpolicy.learning.prepare import check_rewards, make_scorer, prepare_training
 from offpolicy.learning.rows import RowInputs, check_rows
+from offpolicy.learning.single import LearnedPolicy
 from offpolicy.learning.trainer import Trainer
 
 __all__ = [
+    "AUTO",
     "BOUND",
     "METHODS",
     "OBJECTIVES",
+    "PORTFOLIO",
     "Alternation",
     "LearnedPolicy",
     "LearnerConfig",
@@ -29,11 +33,14 @@ __all__ = [
     "RowInputs",
     "RowTerms",
     "Trainer",
+    "check_rewards",
     "check_rows",
+    "choice_of",
     "find_method",
     "held_out_metric",
     "learn_policy",
     "make_scorer",
+    "member_settings",
     "monitor_of",
     "prepare_training",
     "register_objective",

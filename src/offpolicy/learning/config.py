@@ -17,8 +17,13 @@ from offpolicy.models import Scorer
 
 ScorerMaker = Callable[[LoggedData], Scorer]
 
+SCORERS = ("auto", "linear", "two_tower", "spectral")
+MOST_EPOCHS = 50
+"""Epochs where their number is left open."""
+
 _COUNT = Range(1, 2**40, integer=True)
 _STEP = Range(0.0, math.inf, include_low=False, include_high=False)
+_RATE = Range(0.0, 100.0, include_low=False)  # beyond it, one step leaves nothing of where it began
 _SIZE = Range(0.0, math.inf, include_high=False)
 _CAP = Range(0.0, math.inf, include_low=False)
 
@@ -27,14 +32,19 @@ _CAP = Range(0.0, math.inf, include_low=False)
 class LearnerConfig:
     """How a policy is learned; what is weighed and maximised is up to the method."""
 
-    scorer: str | ScorerMaker = "linear"
-    """The policy's model: "linear", "two_tower", or a function that makes a `Scorer` for a log."""
+    scorer: str | ScorerMaker = "auto"
+    """The policy's model: "linear", "two_tower", "spectral" (ids embedded by what they were logged with), or a function
+    that makes a `Scorer` for a log; "auto" is linear unless a column has more ids than a design matrix has places."""
     scorer_options: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to `linear_scorer` or `two_tower_scorer`, e.g. `{"dim": 64}`."""
+    """Passed to the function that makes the scorer, e.g. `{"dim": 64}` to `two_tower_scorer`."""
     initial_spread: float = 0.0
     """Standard deviation of a linear scorer's initial weights; 0 starts from the uniform policy."""
-    epochs: int = 50
-    """Maximum number of passes over the log."""
+    start: Literal["auto", "zero", "rewards"] = "auto"
+    """Where learning starts: at zero, or at the greedy policy of q̂ where the method has one of the policy's shape;
+    "auto" takes the latter where the number of epochs is left open."""
+    epochs: int | None = None
+    """Passes over the log. None stops on held-out rows, after 50 at the latest, and then sharpens the policy as far as
+    they approve."""
     learning_rate: float = 0.01
     """Adam's step size."""
     batch_contexts: int | None = None
@@ -81,14 +91,14 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         """Check every field against its range."""
         if isinstance(self.scorer, str):
-            check_choice("scorer", self.scorer, ("linear", "two_tower"))
+            check_choice("scorer", self.scorer, SCORERS)
         elif not callable(self.scorer):
             raise ParameterError(f"scorer must be a name or a function of the log, but it is {self.scorer!r}.")
         for name in ("epochs", "patience", "top_k", "batch_contexts", "batch_rows"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), _COUNT)
-        for name in ("learning_rate", "max_gradient_norm"):
-            check_number(name, getattr(self, name), _STEP)
+        check_number("learning_rate", self.learning_rate, _RATE)
+        check_number("max_gradient_norm", self.max_gradient_norm, _STEP)
         for name in ("initial_spread", "weight_decay"):
             check_number(name, getattr(self, name), _SIZE)
         for name in ("weight_cap", "first_epoch_cap", "sample_size"):
@@ -96,6 +106,7 @@ class LearnerConfig:
                 check_number(name, getattr(self, name), _CAP)
         check_number("held_out", self.held_out, Range(0.0, 1.0, include_low=False, include_high=False))
         check_choice("schedule", self.schedule, ("pretrained", "alternate"))
+        check_choice("start", self.start, ("auto", "zero", "rewards"))
         if self.gradient is not None:
             check_choice("gradient", self.gradient, ("frozen", "exact"))
         if isinstance(self.reward_baseline, str):
@@ -104,6 +115,11 @@ class LearnerConfig:
             check_number("reward_baseline", self.reward_baseline, Range(-1.0, 1.0))
         if self.batch_contexts is not None and self.batch_rows is not None:
             raise ParameterError("Give batch_contexts or batch_rows, not both: a step takes contexts or rows.")
+
+    @property
+    def most_epochs(self) -> int:
+        """Passes over the log at most."""
+        return MOST_EPOCHS if self.epochs is None else self.epochs
 
     @classmethod
     def official(cls, name: str, **changes: Any) -> Self:
@@ -155,9 +171,11 @@ def resolve_config(
             f"{'does not depend on π' if row.weight is None else 'sums over all actions'}. "
             "Use gradient='frozen'."
         )
+    given = {**row.given, **{n: value for n, value in changes.items() if n not in known}}
     return config, dataclasses.replace(
         row,
-        given=row.check_hyper({**row.given, **{n: value for n, value in changes.items() if n not in known}}),
+        given=row.check_hyper(given),
+        auto=row.auto_of(given),
         gradient=gradient,
         reward_baseline=mean_reward if isinstance(config.reward_baseline, str) else config.reward_baseline,
         top_k=config.top_k,

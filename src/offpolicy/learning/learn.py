@@ -1,75 +1,33 @@
-"""`learn_policy`: config → nuisances → objective → head → trainer, for any method of the table."""
+"""`learn_policy`: one method, or a portfolio of them and the choice among what they learned."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from offpolicy.estimators import Hyper
-from offpolicy.learning.checkpoints import Epoch
+from offpolicy.errors import ParameterError
+from offpolicy.evaluation import Evaluator, Options
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
-from offpolicy.learning.prepare import prepare_training
-from offpolicy.log import ActionTable, FeatureTable, LoggedData
-from offpolicy.models import Scorer
+from offpolicy.learning.portfolio import AUTO, PORTFOLIO, choice_of, member_settings
+from offpolicy.learning.prepare import FEWEST_CLUSTERS, check_rewards
+from offpolicy.learning.single import LearnedPolicy, learn_single
+from offpolicy.log import LoggedData
+from offpolicy.models import has_many_ids
 from offpolicy.nuisances import Nuisances
-from offpolicy.policies import Policy, ScorerPolicy, logged_log_prob
+from offpolicy.policies import Policy
 from offpolicy.rewards import RewardModel
 
-
-@dataclass(frozen=True)
-class LearnedPolicy:
-    """A policy learned from a log, and how it was learned."""
-
-    policy: ScorerPolicy = field(repr=False)
-    scorer: Scorer = field(repr=False)
-    method: str
-    label: str
-    """What reports print for the method."""
-    hyper: Mapping[str, Hyper]
-    config: LearnerConfig = field(repr=False)
-    history: list[Epoch] = field(repr=False)
-    """One record per epoch."""
-    best_epoch: int
-    """The epoch whose weights these are, from 0; without a metric, the last."""
-    best_metric: float | None
-    metric: str | None
-    """The metric that chose the epoch."""
-    logging: ScorerPolicy | None = field(default=None, repr=False)
-    """β̂ as it ended, where it was estimated in alternation."""
-
-    @property
-    def actions(self) -> ActionTable:
-        """The actions it chooses among."""
-        return self.policy.actions
-
-    @property
-    def n_actions(self) -> int:
-        """Number of actions."""
-        return self.policy.n_actions
-
-    def aligned(self, actions: ActionTable) -> "LearnedPolicy":
-        """The same policy over another table that holds all its actions."""
-        return replace(self, policy=self.policy.aligned(actions))
-
-    def log_probs(self, contexts: FeatureTable) -> Tensor:
-        """log π(·|x), (contexts, actions)."""
-        return self.policy.log_probs(contexts)
-
-    def log_probs_among(self, contexts: FeatureTable) -> Tensor:
-        """log π of the candidates, (contexts, width)."""
-        return self.policy.log_probs_among(contexts)
-
-    def logged_log_prob(self, log: LoggedData) -> Tensor:
-        """log π(a_n|x_n) of logged rows, float64, actions matched by id."""
-        return logged_log_prob(self.policy, log)
+HELD_OUT = 0.2
+"""Share of contexts (or clusters) on which the portfolio is chosen from."""
 
 
 def learn_policy(
     log: LoggedData,
-    method: str | MethodSpec = "uips",
+    method: str | MethodSpec = AUTO,
     *,
     nuisances: Nuisances | None = None,
     logging_policy: Policy | str | None = None,
@@ -82,38 +40,76 @@ def learn_policy(
 ) -> LearnedPolicy:
     """Learn a policy from a log.
 
-    `method` is a name of `METHODS` or of any registered estimator. What it needs and is not given is fitted: β̂
-    (`logging_policy`: a fitted one, any policy, or the name of a model), U (`uncertainty`: one number per row, or the
-    name of a form), q̂ (`reward_model`); or give `nuisances` of this log, which several methods may share.
-    `validation` decides when to stop: a function of the policy, candidate lists, a pair (contexts, positives), or
-    another log; with `metric="value"` or `"lower_bound"` and none of these, a share of the log is held out. With a
-    `directory`, a checkpoint is written every epoch and a killed training resumes to the same result. `changes` are
-    fields of `LearnerConfig` and hyper-parameters of the method, by name.
+    `method` is "auto", a name of `METHODS` or of any registered estimator. "auto" learns with several methods on 80 %
+    of the log and chooses on the rest, or on a log given as `validation`; the result's `choice` says why, and whether
+    the policy is better than logging. What a method needs and is not given is fitted: β̂ (`logging_policy`: a fitted
+    one, any policy, or the name of a model), U (`uncertainty`: one number per row, or the name of a form), q̂
+    (`reward_model`); or give `nuisances` of this log, which several methods may share. `validation` decides when to
+    stop: a function of the policy, candidate lists, a pair (contexts, positives), or another log; without it and
+    without a number of `epochs`, a share of the log is held out. With a `directory`, a checkpoint is written every
+    epoch and a killed training resumes to the same result. `changes` are fields of `LearnerConfig` and
+    hyper-parameters of the method, by name.
     """
-    trainer = prepare_training(
-        log,
-        method,
-        nuisances=nuisances,
-        logging_policy=logging_policy,
-        uncertainty=uncertainty,
-        reward_model=reward_model,
-        config=config,
-        validation=validation,
-        directory=directory,
-        **changes,
-    )
-    trainer.run()
-    spec, alternation = trainer.objective.spec, trainer.alternation
-    return LearnedPolicy(
-        ScorerPolicy(trainer.scorer, log.actions),
-        trainer.scorer,
-        spec.name,
-        spec.label or spec.name,
-        spec.values,
-        trainer.config,
-        trainer.history,
-        trainer.best.epoch,
-        trainer.best.metric,
-        None if trainer.monitor is None else trainer.monitor.name,
-        None if alternation is None else ScorerPolicy(alternation.scorer, log.actions),
-    )
+    given: dict[str, Any] = {"nuisances": nuisances, "logging_policy": logging_policy, "uncertainty": uncertainty}
+    given |= {"reward_model": reward_model, "validation": validation}
+    if method == AUTO:
+        return _learn_auto(log, given, config, directory, changes)
+    return learn_single(log, method, **given, config=config, directory=directory, **changes)
+
+
+def _learn_auto(
+    log: LoggedData,
+    given: Mapping[str, Any],
+    config: LearnerConfig | None,
+    directory: str | Path | None,
+    changes: Mapping[str, Any],
+) -> LearnedPolicy:
+    """The chosen policy of the portfolio."""
+    members = member_settings(changes)
+    check_rewards(log)
+    seed = int(changes.get("seed", (config or LearnerConfig()).seed))
+    validation, rewards = given["validation"], given["reward_model"]
+    if given["uncertainty"] is not None or (validation is not None and not isinstance(validation, LoggedData)):
+        raise ParameterError(
+            "method='auto' divides the log and chooses on logged rows: it takes another log as validation, and no "
+            "uncertainty by row. Name a method to give these."
+        )
+    train, held = (log, validation) if validation is not None else _divided(log, seed)
+    model, beta = _propensities(given, log, changes.get("scorer", (config or LearnerConfig()).scorer))
+    own = None if isinstance(beta, str) else beta
+    known = Nuisances(train, model=model, logging_policy=own, reward_model=rewards, seed=seed)
+    learned = {
+        name: learn_single(
+            known.log,
+            name,
+            nuisances=known,
+            config=config,
+            directory=None if directory is None else Path(directory) / name,
+            **settings,
+        )
+        for name, settings in members.items()
+    }
+    judged = Nuisances(held, model=model, logging_policy=own, seed=seed)
+    options = Options(best_by="value", prefer=PORTFOLIO[0], seed=seed)
+    evaluator = Evaluator(judged, {name: one.policy for name, one in learned.items()}, options=options)
+    choice = choice_of(evaluator, {name: one.seconds for name, one in learned.items()})
+    return replace(learned[choice.method], choice=choice)
+
+
+def _propensities(given: Mapping[str, Any], log: LoggedData, scorer: Any) -> tuple[Any, Policy | None]:
+    """The model of β̂ to fit, or the β̂ that is given."""
+    nuisances, beta = given["nuisances"], given["logging_policy"]
+    if nuisances is not None:
+        return nuisances.model, None
+    if isinstance(beta, str):
+        return beta, None
+    linear = scorer == "linear" or (scorer == AUTO and not has_many_ids(log.contexts))
+    return "linear" if linear else AUTO, beta
+
+
+def _divided(log: LoggedData, seed: int) -> tuple[LoggedData, LoggedData]:
+    """Rows to learn from and rows to choose on: all of them for both where they are very few."""
+    if len(np.unique(log.cluster_index)) < FEWEST_CLUSTERS:
+        return log, log
+    train, held = log.split((1 - HELD_OUT, HELD_OUT), seed=seed)
+    return train, held

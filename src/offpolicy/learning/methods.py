@@ -15,6 +15,13 @@ Gradient = Literal["frozen", "exact"]
 
 LOGGING_INPUTS = frozenset({"log_ratio", "log_logging", *SLATE_RATIOS, *ALL_ACTION_INPUTS})
 """Inputs that need β̂."""
+AUTO, PAPER = "auto", "paper"
+"""Values of a hyper-parameter that stand for another: computed from the log, or the registry's constant."""
+LEARNING_GAMMA = 0.5
+"""γ of UIPS where it teaches: the band of a whole interval (γ = 2) holds back too many rows. Set on even settings of
+benchmarks/defaults.py."""
+LOG_DRIVEN = ("lam", "cap", "smoothing")
+"""Hyper-parameters that can follow the log."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class MethodSpec:
     """Hyper-parameters whose default differs from the registry's or the objective's."""
     given: Mapping[str, Hyper] = field(default_factory=dict)
     """Hyper-parameters of this training; the others have their defaults."""
+    auto: tuple[str, ...] = ()
+    """Hyper-parameters that follow the log: their values are computed anew for every epoch."""
     reward_baseline: float = 0.0
     """Subtracted from every reward."""
     top_k: int = 1
@@ -149,13 +158,41 @@ class MethodSpec:
         if unknown:
             takes = ", ".join(self.hyper) or "none"
             raise ParameterError(f"Method {self.name!r} has no hyper-parameter {unknown[0]!r}; it takes {takes}.")
-        return {name: p.check(given.get(name, p.default)) for name, p in self.hyper.items()}
+        named = {name: p.default for name, p in self.hyper.items() if given.get(name) in (AUTO, PAPER)}
+        return {name: p.check({**given, **named}.get(name, p.default)) for name, p in self.hyper.items()}
+
+    def following(self, second_moment: float, events_a_step: float, events: float) -> "MethodSpec":
+        """The same with the hyper-parameters that follow the log, from E_β̂[(gain·ρ)²] under the current policy.
+
+        λ is that moment, its definition, times the events of a step: λ weighs the bias of a step's gradient against its
+        variance, and the gradient averages so many. A cap is √λ/2, the most that λ lets a weight be; λ of logarithmic
+        smoothing is 1/√N.
+        """
+        second_moment = max(second_moment, 1e-9)
+        lam = second_moment if "sample_size" in self.inputs else second_moment * events_a_step
+        found = {
+            "lam": lam,
+            "cap": max((second_moment * events_a_step) ** 0.5 / 2, 1.0),
+            "smoothing": min(events**-0.5, 1.0),
+        }
+        return replace(self, given={**self.given, **{name: found[name] for name in self.auto}})
+
+    def auto_of(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+        """Which hyper-parameters follow the log: those given as "auto", and by default every λ, cap and smoothing."""
+        asked = next((name for name, value in given.items() if value == AUTO and name not in LOG_DRIVEN), None)
+        if asked is not None:
+            raise ParameterError(f"{asked}='auto' is not known: {' and '.join(LOG_DRIVEN)} can follow the log.")
+        released = str(self.weight).endswith(("_official", "_paper"))
+        chosen = (name for name in LOG_DRIVEN if name in self.hyper)
+        return tuple(name for name in chosen if given.get(name, PAPER if released else AUTO) == AUTO)
 
 
 _ROWS: Mapping[str, MethodSpec] = {
     row.name: row
     for row in (
         MethodSpec("ce", None, label="CE"),
+        MethodSpec("wll", "ips", "likelihood", label="Weighted likelihood"),
+        MethodSpec("ls_lin", "ips", "log_linear", label="LS-LIN"),
         MethodSpec("ips_gt", "ips_gt", label="IPS-GT"),
         MethodSpec("bips", "ips", label="BIPS"),
         MethodSpec("bips_cap", "clipped", label="BIPS-Cap"),
@@ -173,13 +210,13 @@ _ROWS: Mapping[str, MethodSpec] = {
         MethodSpec("adaptive", "clipped", "with_negatives", label="Adaptive (reconstruction)"),
         MethodSpec("uips_p", "uips_p", label="UIPS-P"),
         MethodSpec("uips_o", "uips_o", label="UIPS-O"),
-        MethodSpec("uips", "uips", label="UIPS"),
+        MethodSpec("uips", "uips", label="UIPS", defaults={"gamma": LEARNING_GAMMA}),
         MethodSpec("uips_tight", "uips_tight", label="UIPS-tight"),
         MethodSpec("dm", "dm", label="DM"),
         MethodSpec("dr", "dr", label="DR"),
         MethodSpec("minvar_dr", "minvar_dr", label="MinVarDR"),
         MethodSpec("shrinkage_dr", "shrinkage_dr", label="ShrinkageDR"),
-        MethodSpec("uips_dr", "uips_dr", label="UIPSDR"),
+        MethodSpec("uips_dr", "uips_dr", label="UIPSDR", defaults={"gamma": LEARNING_GAMMA}),
         MethodSpec("dice_s", "dice_s", label="DICE-S"),
         MethodSpec("ips_un", "ips_un", label="IPS-UN"),
         MethodSpec("ips_un_simplex", "ips_un_simplex", label="IPS-UN (simplex)"),

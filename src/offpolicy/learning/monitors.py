@@ -38,6 +38,11 @@ class Monitor(Protocol):
         """The name of its column in the history."""
         ...
 
+    @property
+    def is_value(self) -> bool:
+        """Whether it estimates the policy's value from logged rows."""
+        ...
+
     def score(self, policy: ScorerPolicy) -> float:
         """The score of a policy."""
         ...
@@ -49,6 +54,7 @@ class Called:
 
     function: Callable[[Policy], float]
     name: str = "validation"
+    is_value = False
 
     def score(self, policy: ScorerPolicy) -> float:
         """Call it."""
@@ -63,6 +69,7 @@ class Ranked:
     lists: CandidateLists | None = None
     contexts: FeatureTable | None = None
     positives: ActionSets | None = None
+    is_value = False
 
     def score(self, policy: ScorerPolicy) -> float:
         """P@k, R@k or NDCG@k."""
@@ -86,6 +93,11 @@ class HeldOut:
     log: LoggedData
     objective: Objective
     """Weighs the held-out rows as the training rows are."""
+
+    @property
+    def is_value(self) -> bool:
+        """Unless likelihood takes its place."""
+        return self.objective.spec.estimator is not None
 
     @torch.no_grad()
     def score(self, policy: ScorerPolicy) -> float:

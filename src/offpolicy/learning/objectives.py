@@ -22,6 +22,8 @@ from offpolicy.registry import Registry
 
 Translation = Annotated[float, Range(-1.0, 1.0, grid=tuple(round(0.05 * i, 2) for i in range(1, 20)))]
 Penalty = Annotated[float, Range(0.0, math.inf, include_high=False, grid=(0.0, 0.01, 0.1, 1.0, 10.0))]
+Power = Annotated[float, Range(0.0, 1.0, grid=(0.0, 0.25, 0.5, 0.75, 1.0))]
+Smoothing = Annotated[float, Range(0.0, 1.0, grid=(0.001, 0.01, 0.05, 0.1, 0.5))]
 Negatives = Annotated[float, Range(0.0, math.inf, include_high=False, grid=(0.01, 0.1, 1.0))]
 
 
@@ -109,6 +111,27 @@ def value(rows: RowTerms) -> Tensor:
 def translated(rows: RowTerms, *, translation: Translation = 0.0) -> Tensor:
     """The mean of w·(gain − translation): BanditNet's Lagrangian of the self-normalised value."""
     return rows.slope * (rows.gain - translation)
+
+
+@register_objective("likelihood")
+def likelihood(rows: RowTerms, *, power: Power = 0.5) -> Tensor:
+    """The mean of gain·β̂^{−power}·log π, a weight without π, so that a linear softmax has one maximum: power 0 is CE.
+
+    With w = ρ, w/π is 1/β̂.
+    """
+    return rows.gain * (rows.weight.log() - rows.log_prob).mul(power).exp().where(rows.weight > 0, 0.0)
+
+
+@register_objective("log_linear")
+def log_linear(rows: RowTerms, *, smoothing: Smoothing = 0.01) -> Tensor:
+    """The mean of π·log(1 + λ·gain/β̂)/λ, λ = `smoothing`: logarithmic smoothing, linear in π; a loss counts in full.
+
+    c = π·log(1 + λ·gain/β̂)/λ, where w/π is 1/β̂.
+    """
+    prob = rows.log_prob.exp()
+    share = rows.weight / prob.clamp(min=torch.finfo(prob.dtype).tiny) * rows.gain
+    smoothed = torch.log1p(smoothing * share.clamp(min=0.0)) / smoothing if smoothing > 0 else share
+    return prob * torch.where(share > 0, smoothed, share)
 
 
 @register_objective("self_normalised", per_row=False, zero_without_gain=False)

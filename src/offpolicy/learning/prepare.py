@@ -1,5 +1,6 @@
 """From a log to a trainer that is ready for its first step: config → nuisances → objective → trainer."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,38 @@ from torch import Tensor
 from offpolicy.errors import ParameterError
 from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.config import LearnerConfig, resolve_config
-from offpolicy.learning.methods import LOGGING_INPUTS, METHODS, MethodSpec
+from offpolicy.learning.methods import LOGGING_INPUTS, METHODS, MethodSpec, find_method
 from offpolicy.learning.monitors import HeldOut, Monitor, held_out_metric, is_ranking, monitor_of
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.rows import Integers, check_rows, is_kept, row_count, row_inputs
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData, digest
-from offpolicy.models import LinearScorer, Scorer, linear_scorer, two_tower_scorer, with_candidate_features
+from offpolicy.models import (
+    LinearScorer,
+    Scorer,
+    candidate_logits,
+    has_many_ids,
+    linear_scorer,
+    offered_in,
+    set_actions,
+    sharpen,
+    spectral_scorer,
+    two_tower_scorer,
+    with_candidate_features,
+)
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy
 from offpolicy.propensity import LoggingPolicy
-from offpolicy.rewards import CrossFittedRewards, RewardFitConfig, RewardModel, row_rewards
+from offpolicy.rewards import CrossFittedRewards, RewardFitConfig, RewardModel, choice_rewards, row_rewards
 from offpolicy.seeding import torch_generator
+
+PESSIMISM = 1.0
+"""Standard deviations by which q̂ of hardly ever logged actions is lowered for learning."""
+FEWEST_CLUSTERS = 50
+"""A log with fewer is not divided without being asked."""
+GREEDY = 0.003
+"""Share of q̂ that the policy at which learning starts may lose to the greedy one."""
+GREEDY_CONTEXTS, SHARPEST = 2_000, 2.0**12
 
 FREE_TO_CHANGE = ("epochs", "patience", "show_progress", "tensorboard")
 """Fields that may differ when a training is resumed."""
@@ -43,18 +64,24 @@ def prepare_training(
 ) -> Trainer:
     """Everything `learn_policy` does before the first step."""
     config, spec = resolve_config(method, config, changes, log.mean_reward)
+    check_rewards(log)
+    if config.scorer == "auto":
+        config = replace(config, scorer="spectral" if has_many_ids(log.contexts) else "linear")
     if isinstance(uncertainty, str):
         config, uncertainty = replace(config, uncertainty_form=uncertainty), None
     _check_countable(spec, log)
-    split = _held_out_rows(log, validation, config)
+    split = _held_out_rows(log, validation, config, spec)
     given = (logging_policy, uncertainty, reward_model)
     known = _own_nuisances(log, config, *given) if nuisances is None else _checked(nuisances, log, given)
-    has_held_out = split is not None or isinstance(validation, LoggedData)
+    has_held_out = (split is not None and config.metric is not None) or isinstance(validation, LoggedData)
     offered = logging_policy is not None or (nuisances is not None and has_held_out)
     needed = _asks_for_logging(spec, config) and config.schedule == "pretrained"
     logging = known.logging_policy if offered or needed else None
     scorer = make_scorer(log, config)
     whole = _objective(known, spec, config, logging, next(iter(scorer.parameters())).dtype)
+    starts = _starts_from_rewards(whole.reward_model, scorer, config)
+    if starts:
+        scorer = greedy_scorer(whole.reward_model, log)  # type: ignore[arg-type]
     monitor: Monitor | None
     train, objective, parts = log, whole, [(log, whole.rows)]
     if split is not None:
@@ -73,7 +100,9 @@ def prepare_training(
         objective.current_propensity_scorer = _propensity_scorer(alternation, logging)
     folder = None if directory is None else Path(directory)
     identity = {} if folder is None else _identity(spec, config, log, whole, validation)
-    return Trainer(scorer, train, objective, config, alternation, monitor, folder, identity)
+    trainer = Trainer(scorer, train, objective, config, alternation, monitor, folder, identity)
+    trainer.started, trainer.converged = starts, starts and not spec.corrects
+    return trainer
 
 
 def _asks_for_logging(spec: MethodSpec, config: LearnerConfig) -> bool:
@@ -98,9 +127,10 @@ def _own_nuisances(
 ) -> Nuisances:
     """What is given, and the rest fitted with the policy's architecture when it is asked for."""
     named = isinstance(logging_policy, str)
+    own = "auto" if config.scorer == "spectral" else config.scorer
     return Nuisances(
         log,
-        model=logging_policy if named else config.scorer,
+        model=logging_policy if named else own,
         logging_policy=None if isinstance(logging_policy, str) else logging_policy,
         uncertainty=None if uncertainty is None else check_rows("uncertainty", uncertainty, log.n_rows),
         reward_model=reward_model,
@@ -135,7 +165,7 @@ def _objective(
     rows = row_inputs(spec, config, log, dtype, logging=None if alternates else logging, uncertainty=u)
     if not spec.uses_reward_model:
         return Objective(spec, rows, count=row_count(log, dtype))
-    fit = RewardFitConfig(seed=config.seed, show_progress=config.show_progress)
+    fit = RewardFitConfig(seed=config.seed, show_progress=config.show_progress, pessimism=PESSIMISM)
     model = known.cross_fitted_rewards(config.scorer, fit)
     rows.put("imputed", row_rewards(model, log))
     if isinstance(model, CrossFittedRewards) and model.row_fold is not None and model.log.same_as(log):
@@ -153,9 +183,17 @@ def _part(log: LoggedData, whole: Objective, rows: Integers) -> tuple[LoggedData
 
 
 def _scoring_objective(held: Objective) -> Objective:
-    """What weighs held-out rows: the method's own weight; likelihood is scored by SNIPS where β̂ is known."""
-    plain = held.spec.weight is None and "log_logging" in held.rows.fixed
-    return replace(held, spec=METHODS["snips"]) if plain else held
+    """What weighs held-out rows: the method's own weight, or one that no epoch changes where the method's own follows
+    the log; likelihood is scored by SNIPS where β̂ is known.
+    """
+    spec = held.spec
+    if spec.weight is None and "log_logging" in held.rows.fixed:
+        return replace(held, spec=METHODS["snips"])
+    if not spec.auto or "log_logging" not in held.rows.fixed:
+        return held
+    events = float(len(held.rows.fixed["reward"]) if held.count is None else held.count.sum())
+    name = "sn_shrinkage_dr" if spec.uses_reward_model else "sn_shrinkage"
+    return replace(held, spec=replace(find_method(name), given={"lam": events}))
 
 
 def _validation_objective(
@@ -193,6 +231,8 @@ def _propensity_scorer(alternation: Alternation | None, logging: Policy | None) 
 def make_scorer(log: LoggedData, config: LearnerConfig) -> Scorer:
     """A fresh scorer for a log, as configured."""
     options: dict[str, Any] = dict(config.scorer_options)
+    if config.scorer == "spectral":
+        return with_candidate_features(spectral_scorer(log, **options), log)
     if callable(config.scorer):
         return with_candidate_features(config.scorer(log), log)
     if config.scorer == "two_tower":
@@ -209,10 +249,16 @@ def _scatter(scorer: LinearScorer, config: LearnerConfig) -> None:
     scorer.weights.normal_(0.0, config.initial_spread, generator=random)
 
 
-def _held_out_rows(log: LoggedData, validation: Any, config: LearnerConfig) -> tuple[Integers, Integers] | None:
+def _held_out_rows(
+    log: LoggedData, validation: Any, config: LearnerConfig, spec: MethodSpec
+) -> tuple[Integers, Integers] | None:
     """Rows to learn from and rows to validate on, where the log itself is split."""
-    if validation is not None or config.metric is None:
+    if validation is not None:
         return None
+    if config.metric is None:
+        few = len(np.unique(log.cluster_index)) < FEWEST_CLUSTERS
+        if config.epochs is not None or few or not spec.corrects:
+            return None
     if is_ranking(config.metric):
         raise ParameterError(
             f"metric={config.metric!r} ranks unbiased lists: pass them as `validation` (candidate lists, or contexts "
@@ -221,6 +267,42 @@ def _held_out_rows(log: LoggedData, validation: Any, config: LearnerConfig) -> t
     held_out_metric(config.metric)
     (train, _), (valid, _) = log.divide((1 - config.held_out, config.held_out), seed=config.seed)
     return train, valid
+
+
+def check_rewards(log: LoggedData) -> None:
+    """Refuse a log whose rewards are all alike, before any work."""
+    if log.n_rows and log.reward.min() == log.reward.max():
+        value = log.reward_to_user_scale(float(log.reward[0]))
+        raise ParameterError(
+            f"Every reward in the rows to learn from is {value:g}: nothing tells actions apart. Check that the reward "
+            "column is the right one, or give rows with other rewards."
+        )
+
+
+def _starts_from_rewards(model: RewardModel | None, scorer: Scorer, config: LearnerConfig) -> bool:
+    """Whether learning starts at the greedy policy of q̂: where it is asked for, and q̂ has the policy's shape."""
+    wanted = config.start == "rewards" or (config.start == "auto" and config.epochs is None)
+    if not wanted or not isinstance(model, CrossFittedRewards):
+        return False
+    own = model.whole.scorer
+    return type(own) is type(scorer) and own.dim == scorer.dim and hasattr(own, "sharpen")
+
+
+@torch.no_grad()
+def greedy_scorer(model: CrossFittedRewards, log: LoggedData) -> Scorer:
+    """The scores of q̂, no sharper than it takes to lose next to nothing against its greedy policy."""
+    scorer = copy.deepcopy(model.whole.scorer)
+    some = log.contexts.take(slice(0, min(log.n_contexts, GREEDY_CONTEXTS)))
+    weights, bias = scorer.actions()
+    scores, rewards = torch.addmm(bias, scorer.states(some), weights.T), choice_rewards(model, some)
+    if some.candidates is not None:
+        scores = candidate_logits(scorer.states(some), weights, bias, offered_in(some.candidates, scorer))
+    factor, best = 1.0, float(rewards.amax(1).mean())
+    while factor < SHARPEST and float(((factor * scores).softmax(1) * rewards).sum(1).mean()) < (1 - GREEDY) * best:
+        factor *= 2
+    sharpen(scorer, factor)
+    set_actions(scorer, scorer.actions()[0], scorer.actions()[1] - scorer.actions()[1].mean())
+    return scorer
 
 
 def _identity(

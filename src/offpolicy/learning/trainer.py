@@ -27,16 +27,19 @@ from offpolicy.learning.checkpoints import (
     write_metrics,
 )
 from offpolicy.learning.config import LearnerConfig
+from offpolicy.learning.log_driven import second_moment
 from offpolicy.learning.monitors import Monitor
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
 from offpolicy.learning.rows import PolicyHead, along_slates, batches_of, merged_rows, rows_with_events
 from offpolicy.log import LoggedData
-from offpolicy.models import Batch, Batches, Scorer, gradient_step
+from offpolicy.models import Batch, Batches, Scorer, gradient_step, sharpen
 from offpolicy.policies import ScorerPolicy, logged_log_prob
 from offpolicy.progress import Advance, progress
 from offpolicy.seeding import torch_generator
 
+SHARPEST = 64.0
+"""The most by which held-out rows may sharpen a policy."""
 HUGE_WEIGHT = 1e12
 """Weights beyond this say that β̂ of a logged row is as good as zero."""
 
@@ -66,6 +69,10 @@ class Trainer:
     """Which training this is; a directory with another one is refused."""
     history: list[Epoch] = field(default_factory=list)
     best: Best = field(default_factory=Best)
+    started: bool = False
+    """Whether the scorer starts at a policy worth keeping."""
+    converged: bool = False
+    """Whether it starts at the maximum itself."""
 
     def __post_init__(self) -> None:
         """Choose the rows that count and split them into batches."""
@@ -87,6 +94,7 @@ class Trainer:
             rows, objective.count = merged
         self.batches = batches_of(self.log, config, rows)
         objective.events_a_batch = self.log.n_events / len(self.batches)
+        self._follow_log(0)
 
     @cached_property
     def all_batches(self) -> Batches:
@@ -97,10 +105,15 @@ class Trainer:
         """Train until the epochs or the patience run out; the scorer ends with the best weights."""
         with _own_randomness(self.config.seed):
             self._resume()
-            board = self._board()
-            steps = max(self.config.epochs - len(self.history), 0) * len(self.batches)
+            if self.converged:
+                self._record({"epoch": 0, "seconds": 0.0})
+                return
+            if self.started and not self.history and self.monitor is not None:
+                self.best = self._kept(-1)
+            board, most = self._board(), self.config.most_epochs
+            steps = max(most - len(self.history), 0) * len(self.batches)
             with progress(f"learning {self.objective.spec.name}", steps, show=self.config.show_progress) as bar:
-                while len(self.history) < self.config.epochs and not self._out_of_patience():
+                while len(self.history) < most and not self._out_of_patience():
                     self._record(self._epoch(len(self.history), bar))
                     if board is not None:
                         board.add(self.history[-1])
@@ -108,6 +121,38 @@ class Trainer:
                 board.close()
         if self.best.state is not None:
             self.scorer.load_state_dict(self.best.state)
+        if self.config.epochs is None:
+            self._sharpen()
+
+    def _kept(self, epoch: int) -> Best:
+        """The scorer as it is now, with its score."""
+        assert self.monitor is not None
+        state = {name: values.detach().clone() for name, values in self.scorer.state_dict().items()}
+        return Best(epoch, self.monitor.score(ScorerPolicy(self.scorer, self.log.actions)), state)
+
+    def _sharpen(self) -> None:
+        """Multiply the scores for as long as held-out rows approve: what is left to gain in that direction."""
+        if self.best.metric is None or self.monitor is None or not self.monitor.is_value:
+            return
+        factor = 1.0
+        while factor < SHARPEST and sharpen(self.scorer, 2.0):
+            found = self._kept(self.best.epoch)
+            if not found.metric > self.best.metric:  # type: ignore[operator]
+                sharpen(self.scorer, 0.5)
+                break
+            self.best, factor = found, 2 * factor
+        if self.history:
+            self.history[-1]["sharpened"] = factor
+
+    def _follow_log(self, epoch: int) -> None:
+        """Set the hyper-parameters that follow the log, under the current policy."""
+        spec = self.objective.spec
+        if not spec.auto:
+            return
+        random = torch_generator(self.config.seed, "learning", "lambda", epoch)
+        moment = second_moment(self.objective, self.scorer, self.batches.epoch(random), self.log.n_events)
+        if moment is not None:
+            self.objective.spec = spec.following(moment, self.objective.events_a_batch, self.log.n_events)
 
     def _epoch(self, epoch: int, bar: Advance) -> Epoch:
         """One pass; returns its record."""
@@ -126,6 +171,7 @@ class Trainer:
         alternation = self.alternation
         facts = {} if alternation is None else alternation.begin(epoch)
         joint = alternation if alternation is not None and alternation.is_joint(epoch) else None
+        self._follow_log(epoch)
         objective = self._objective(epoch)
         self.scorer.train()
         random = torch_generator(self.config.seed, "learning", "epoch", epoch)
@@ -151,6 +197,9 @@ class Trainer:
             "mean_weight": seen.weight / seen.events if seen.events else 0.0,
             "largest_weight": seen.largest,
             "gradient_norm": norms / len(batches),
+            **{
+                name: float(objective.spec.values[name]) for name in objective.spec.auto if name in objective.spec.hyper
+            },
             **facts,
             "seconds": round(time.perf_counter() - start, 3),
         }
@@ -193,10 +242,10 @@ class Trainer:
         if self.monitor is None:
             self.best = Best(epoch["epoch"])
         else:
-            score = epoch[self.monitor.name] = self.monitor.score(ScorerPolicy(self.scorer, self.log.actions))
-            if self.best.metric is None or score > self.best.metric:
-                state = {name: values.detach().clone() for name, values in self.scorer.state_dict().items()}
-                self.best = Best(epoch["epoch"], score, state)
+            found = self._kept(epoch["epoch"])
+            epoch[self.monitor.name] = found.metric
+            if self.best.metric is None or found.metric > self.best.metric:  # type: ignore[operator]
+                self.best = found
         self.history.append(epoch)
         if self.directory is not None:
             write_checkpoint(self.directory, self._checkpoint())
@@ -250,10 +299,10 @@ class Trainer:
                 "delete this one."
             )
         done = len(checkpoint.facts["history"])
-        if done > self.config.epochs:
+        if done > self.config.most_epochs:
             raise OffPolicyError(
-                f"{self.directory} holds this training after {done} epochs, but {self.config.epochs} are asked for: "
-                "epochs cannot be undone. Choose another directory, delete this one, or ask for as many epochs or more."
+                f"{self.directory} holds this training after {done} epochs, but {self.config.most_epochs} are asked "
+                "for: epochs cannot be undone. Choose another directory, delete this one, or ask for as many or more."
             )
         self.scorer.load_state_dict(checkpoint.under("scorer"))
         restore_optimiser(self.optimiser, checkpoint.under("optimiser"), checkpoint.facts["optimiser"])

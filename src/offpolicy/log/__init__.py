@@ -3,7 +3,10 @@
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.candidates import Candidates
+from offpolicy.log.choice import Choice, Known, choose_context, leaks
+from offpolicy.log.derived import source_of, sources, with_derived
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
+from offpolicy.log.expressions import expression
 from offpolicy.log.features import (
     BagColumn,
     CategoricalColumn,
@@ -29,22 +32,28 @@ from offpolicy.log.formats.vowpal import VowpalLog, vowpal_frame, vowpal_log
 from offpolicy.log.formats.vowpal_log import range_of_rewards, read_vowpal, to_cb_adf, to_dsjson
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
+from offpolicy.log.instants import instant
 from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
-from offpolicy.log.readers import read_log
+from offpolicy.log.readers import Reading, read_log, read_rows
+from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
 from offpolicy.log.slates import shows_repeats
-from offpolicy.log.tables import is_path, read_table
-from offpolicy.log.text import typed_text
+from offpolicy.log.tables import Table, is_path, read_table, source_names
+from offpolicy.log.text import split_text, typed_text
+from offpolicy.log.treatment import EVERY, Missing
 
 __all__ = [
+    "EVERY",
     "READ_ERRORS",
     "SUFFIXES",
     "ActionTable",
     "BagColumn",
     "Candidates",
     "CategoricalColumn",
+    "Choice",
     "Codes",
     "Column",
     "EmbeddingColumn",
@@ -52,25 +61,35 @@ __all__ = [
     "Format",
     "Id",
     "Kind",
+    "Known",
     "LogBatch",
     "LogSchema",
     "LoggedData",
+    "Missing",
     "NumericColumn",
+    "Offers",
     "Origin",
     "Part",
     "RawColumns",
+    "Reading",
+    "Table",
     "Vocabulary",
     "VowpalLog",
     "blank_lines_at_end",
     "check_columns",
+    "choose_context",
     "column_names",
     "digest",
     "expanded",
+    "expression",
     "feature_table",
+    "flags",
     "format_of",
     "from_obp",
     "ids",
+    "instant",
     "is_path",
+    "leaks",
     "listed",
     "nearest",
     "numbers",
@@ -78,12 +97,17 @@ __all__ = [
     "pieces",
     "range_of_rewards",
     "read_log",
+    "read_rows",
     "read_table",
     "read_vowpal",
     "row_pieces",
     "sealed",
     "separator_of",
     "shows_repeats",
+    "source_names",
+    "source_of",
+    "sources",
+    "split_text",
     "table_hashes",
     "target_prob_from_obp",
     "to_cb_adf",
@@ -92,4 +116,6 @@ __all__ = [
     "typed_text",
     "vowpal_frame",
     "vowpal_log",
+    "winsorised",
+    "with_derived",
 ]

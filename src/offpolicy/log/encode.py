@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from offpolicy.errors import LogError
+from offpolicy.errors import Fix, LogError
 from offpolicy.log.candidates import Candidates
+from offpolicy.log.derived import missing
 from offpolicy.log.features import (
     BagColumn,
     CategoricalColumn,
@@ -25,6 +26,7 @@ from offpolicy.log.ids import id_series, owned
 from offpolicy.log.origin import Origin
 from offpolicy.log.text import split_text, typed_text
 
+PLAIN_IDS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
 DROP_OR_FILL = "Fill it in or drop the row."
 
 
@@ -36,14 +38,14 @@ def inferred_kind(column: str, dtype: pl.DataType, origin: Origin) -> Kind:
         inner = dtype.inner
         if isinstance(inner, pl.DataType) and (inner.is_float() or inner.is_decimal()):
             return "embedding"
-        return "bag"
-    if dtype.is_integer() or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null):
+        if isinstance(inner, pl.DataType) and (inner.is_integer() or inner in PLAIN_IDS):
+            return "bag"
+    elif dtype.is_integer() or dtype in PLAIN_IDS:
         return "categorical"
-    raise origin.bad_column(
-        column,
-        f"holds {dtype}, which is none of number, text, boolean or list",
-        "Convert it, or leave it out of the context.",
-    )
+    if dtype == pl.Duration:
+        return "numeric"
+    fix = Fix("exclude", column, "to leave it out, or convert it")
+    raise origin.bad_column(column, f"holds {dtype}, which is none of number, text, date, boolean or list", fix=fix)
 
 
 @dataclass(frozen=True)
@@ -58,35 +60,46 @@ class RawColumns:
         """The kind of a column, and its values as Float64, ids, Array(Float32) or List(ids)."""
         series = self.series[column]
         kind = self.kinds.get(column)
-        if self.origin.is_text and kind in (None, "categorical"):
+        if self.origin.is_text and series.dtype == pl.String and kind in (None, "categorical"):
             series = typed_text(column, series, kind, self.origin)
         kind = kind or inferred_kind(column, series.dtype, self.origin)
         return kind, _TYPED[kind](column, series, self.origin)
 
 
 def distinct_contexts(
-    columns: RawColumns, candidates: Candidates | None = None
+    typed: Mapping[str, tuple[Kind, pl.Series]], origin: Origin, candidates: Candidates | None = None
 ) -> tuple[FeatureTable, npt.NDArray[np.int32]]:
-    """The distinct rows of the columns as features, and for each row the position of its context.
+    """The distinct rows of typed columns as features, and for each row the position of its context.
 
     With the candidates of each row, those that differ in what was on offer are different contexts.
     """
-    typed = {name: columns.typed(name) for name in columns.series}
     keys = [series for _, series in typed.values()]
     if candidates is None:
         groups = group_rows(keys)
-        return _encoded(typed, groups, columns.origin), owned(groups.index)
+        return _encoded(typed, groups, origin), owned(groups.index)
     groups = group_rows([*keys, pl.Series(candidates.hashes.view(np.int64))])
-    table = _encoded(typed, groups, columns.origin)
+    table = _encoded(typed, groups, origin)
     return FeatureTable(dict(table), candidates.take(groups.first_row)), owned(groups.index)
 
 
-def feature_table(columns: RawColumns) -> FeatureTable:
-    """Every row of the columns as features, duplicates and all."""
+def feature_table(columns: RawColumns, *, fill: bool = False) -> FeatureTable:
+    """Every row of the columns as features, duplicates and all; with `fill`, missing numbers as 0."""
     typed = {name: columns.typed(name) for name in columns.series}
+    if fill:
+        typed = {name: (kind, filled(kind, values)) for name, (kind, values) in typed.items()}
     n_rows = len(next(iter(columns.series.values())))
     rows = np.arange(n_rows)
     return _encoded(typed, RowGroups(rows.astype(np.int32), rows), columns.origin)
+
+
+def filled(kind: Kind, values: pl.Series) -> pl.Series:
+    """Typed values with 0 for missing numbers, and zeros for missing vectors; ids as they are."""
+    if kind in ("categorical", "bag"):
+        return values
+    width = values.dtype.shape[0] if isinstance(values.dtype, pl.Array) else 0
+    nothing = pl.Series([[0.0] * width], dtype=values.dtype) if kind == "embedding" else 0.0
+    absent = missing(values)
+    return pl.select(pl.when(absent).then(pl.lit(nothing)).otherwise(values).alias(values.name)).to_series()
 
 
 def _encoded(typed: Mapping[str, tuple[Kind, pl.Series]], groups: RowGroups, origin: Origin) -> FeatureTable:
@@ -129,6 +142,8 @@ def numbers(column: str, series: pl.Series, origin: Origin, *, parse: bool = Tru
     dtype = series.dtype
     if dtype.is_numeric() or dtype == pl.Boolean or dtype == pl.Null:
         return series.cast(pl.Float64)
+    if dtype == pl.Duration:
+        return series.dt.total_microseconds().cast(pl.Float64) / 1e6
     if dtype in (pl.String, pl.Categorical, pl.Enum) and parse:
         text = series.cast(pl.String)
         parsed = text.str.strip_chars().cast(pl.Float64, strict=False)
@@ -179,17 +194,17 @@ def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
     if not isinstance(lists.dtype, pl.List):
         remedy = "Give lists of floats of one length, or declare another kind."
         raise origin.bad_column(column, f"must hold vectors, but it is of type {series.dtype}", remedy)
-    if lists.null_count():
-        row = _first(lists.is_null())
-        raise origin.bad_value(column, row, None, "must hold a vector in every row", DROP_OR_FILL)
     sizes = lists.list.len().cast(pl.Int64)
-    size = int(sizes.to_numpy()[0]) if len(sizes) else 1
-    unequal = sizes != size
+    first = sizes.drop_nulls().first()
+    size = first if isinstance(first, int) else 1
+    unequal = (sizes != size).fill_null(False)  # a missing vector is left to the caller
     if unequal.any() or size == 0:
         row = _first(unequal) if unequal.any() else 0
-        rule = f"must hold vectors of one length (row 0 has {size})"
+        rule = f"must hold vectors of one length (the first has {size})"
         remedy = "Fix the vector, or declare the column a bag if its length may vary."
         raise origin.bad_value(column, row, series[row], rule, remedy)
+    if lists.null_count():
+        lists = lists.fill_null(pl.lit([None] * size, dtype=lists.dtype))
     flat = lists.explode()
     values = flat.cast(pl.Float32, strict=False) + 0.0  # so that -0.0 and 0.0 are one value
     failed = values.is_null() & flat.is_not_null()

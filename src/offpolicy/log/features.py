@@ -255,6 +255,18 @@ class BagColumn:
         return trusted(BagColumn, offsets=owned(offsets), codes=owned(codes), vocabulary=self.vocabulary)
 
 
+def _series(name: str, column: "Column") -> pl.Series:
+    if isinstance(column, NumericColumn | EmbeddingColumn):
+        return pl.Series(name, column.values)
+    ids = column.vocabulary.ids.gather(column.codes)
+    if isinstance(column, CategoricalColumn):
+        return ids.alias(name)
+    owner = np.repeat(np.arange(len(column)), np.diff(column.offsets))
+    bags = pl.DataFrame({"owner": owner, "id": ids}).group_by("owner").agg("id")
+    every = pl.DataFrame({"owner": np.arange(len(column))})
+    return every.join(bags, on="owner", how="left", maintain_order="left")["id"].fill_null([]).alias(name)
+
+
 Column: TypeAlias = NumericColumn | CategoricalColumn | EmbeddingColumn | BagColumn
 
 
@@ -328,6 +340,10 @@ class FeatureTable(Mapping[str, Column]):
         candidates = None if self._candidates is None else self._candidates.take(index)
         n_rows = len(next(iter(columns.values())))
         return trusted(FeatureTable, _columns=columns, _n_rows=n_rows, _candidates=candidates)
+
+    def to_frame(self) -> pl.DataFrame:
+        """The columns as a polars frame, in the user's own ids."""
+        return pl.DataFrame([_series(name, column) for name, column in self._columns.items()])
 
     def __repr__(self) -> str:
         """The number of entries and each column's kind."""

@@ -37,9 +37,11 @@ def expanded(source: str | Path | Sequence[str | Path]) -> list[Path]:
         path = Path(source).expanduser()
         if path.is_dir():
             raise LogError(f"{path} is a folder. Name its files, for example with the glob {path}/*.parquet.")
+        if path.exists() and not path.is_file():
+            raise LogError(f"{path} is a pipe or a device, not a file. Write its content to a file and name that.")
         if path.exists() or not glob.has_magic(str(path)):
             return [path]
-        matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+        matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
         if not matches:
             raise LogError(f"No file matches {path}. Check the pattern and the folder.")
         return matches
@@ -162,7 +164,8 @@ def _overlong_row(path: Path) -> str | None:
         width = len(next(reader, []))
         for row, fields in enumerate(reader):
             if len(fields) > width:
-                return f"row {row} (line {reader.line_num}) has {len(fields)} fields and the header {width}"
+                place = f"row {row + 1} (counted from 1; line {reader.line_num})"
+                return f"{place} has {len(fields)} fields and the header {width}"
     return None
 
 
@@ -171,13 +174,13 @@ def _odd_json(path: Path) -> str | None:
     with _opened(path) as lines:
         for row, value in enumerate(_json_rows(lines)):
             if not isinstance(value, dict):
-                return f"row {row} holds {shown(value)}, which is not a JSON object"
+                return f"row {row + 1} (counted from 1) holds {shown(value)}, which is not a JSON object"
             for column, item in value.items():
                 family = _family(item)
                 if family and families.setdefault(column, family) != family:
                     return (
                         f"column {column!r} holds {families[column]}s at first, "
-                        f"but row {row} holds {shown(item)}, a {family}"
+                        f"but row {row + 1} (counted from 1) holds {shown(item)}, a {family}"
                     )
     return None if families else "it holds no rows"
 
@@ -187,7 +190,7 @@ def _json_rows(lines: Iterable[str]) -> Iterable[Any]:
         if line.strip():
             try:
                 yield json.loads(line, parse_constant=lambda _: None)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
                 yield line.strip()
 
 
@@ -215,8 +218,8 @@ def _check_all_quoted(path: Path, column: str) -> None:
             with _opened(path) as lines:
                 held = next(value for at, value in enumerate(_json_rows(lines)) if at == row)[column]
             raise LogError(
-                f"{path}: column {column!r} mixes {present[0][1]}s with {family}s: row {row} holds {shown(held)}. "
-                "Write all of its values as one type."
+                f"{path}: column {column!r} mixes {present[0][1]}s with {family}s: row {row + 1} (counted from 1) "
+                f"holds {shown(held)}. Write all of its values as one type."
             )
 
 

@@ -1,7 +1,7 @@
 """Columns of a frame in memory: pandas, polars, arrow, or anything else that narwhals understands."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import narwhals as nw
 import polars as pl
@@ -23,6 +23,11 @@ def wrapped(source: Any, argument: str) -> Any:
             f"{argument} must be a path, a glob, a list, or a pandas, polars or arrow frame, "
             f"but it is {type(source).__name__}. Convert it to one of these."
         ) from None
+
+
+def frame_kind(source: Any) -> Literal["polars", "pandas"]:
+    """The library of a frame; files count as polars."""
+    return "pandas" if type(source).__module__.partition(".")[0] == "pandas" else "polars"
 
 
 def frame_names(frame: Any) -> list[str]:

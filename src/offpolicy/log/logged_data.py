@@ -7,7 +7,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
+from offpolicy.drawing import facts_html
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.log.actions import ActionTable, coded_actions
 from offpolicy.log.arrays import context_table, deduplicated
@@ -17,7 +19,8 @@ from offpolicy.log.candidates import Candidates
 from offpolicy.log.features import FeatureTable, Vocabulary, trusted
 from offpolicy.log.hashing import Hashes, digest, mixed, number_hashes, occurrence, table_hashes, vocabulary_hashes
 from offpolicy.log.ids import Codes, owned
-from offpolicy.log.rewards import checked_range, rescaled
+from offpolicy.log.instants import calendar_times
+from offpolicy.log.rewards import checked_range, data_range, rescaled, to_unit, winsorised
 from offpolicy.log.rules import (
     ROW_ARRAYS,
     check_clusters,
@@ -55,6 +58,13 @@ class LoggedData:
     position: Codes | None = None  # (rows,) its place there, from 0 at the top, without gaps
     lineage: str = ""
     """The splits this log is a part of, so that splitting a part again is independent of the earlier split."""
+    kept: pl.DataFrame | None = None
+    """Other columns of the rows: more rewards, keys, what to break down by. Nothing is estimated from them unasked."""
+    reward_name: str = "reward"
+    treated: tuple[str, ...] = ()
+    """What was done to the data on reading, in words."""
+    frames: Literal["polars", "pandas"] = "polars"
+    """The kind of frame it was read from, which results come as."""
 
     def __post_init__(self) -> None:
         """Seal every array and check every rule, so that no other code needs to check again."""
@@ -83,10 +93,18 @@ class LoggedData:
             check_nested(self.request, self.cluster)
         if self.candidates is not None:
             check_offered(self.candidates, self.actions, self.context_index, self.action)
+        if self.kept is not None and self.kept.height != self.n_rows:
+            raise LogError(
+                f"Kept columns must have {self.n_rows} values, one per row, but they have {self.kept.height}."
+            )
 
     def __repr__(self) -> str:
         """The size of the log and the kinds of its features."""
         return f"LoggedData({self.n_rows} rows, {self.n_actions} actions, contexts={self.contexts!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the facts of the summary."""
+        return facts_html("A log", self.summary())
 
     def __eq__(self, other: object) -> bool:
         """Whether every array, table and vocabulary is equal."""
@@ -96,7 +114,8 @@ class LoggedData:
         if any(getattr(self, name) != getattr(other, name) for name in plain):
             return False
         pairs = [(getattr(self, name), getattr(other, name)) for name in ROW_ARRAYS]
-        return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+        same = all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+        return same and (self.kept is None) == (other.kept is None) and self._kept.equals(other._kept)
 
     @staticmethod
     def from_arrays(
@@ -112,6 +131,7 @@ class LoggedData:
         reward_range: tuple[float, float] = (0.0, 1.0),
         row_weight: Any = None,
         candidates: Any = None,
+        keep: Mapping[str, Any] | None = None,
         request: Any = None,
         position: Any = None,
     ) -> "LoggedData":
@@ -123,9 +143,10 @@ class LoggedData:
         `Vocabulary` or an `ActionTable` (then `action` holds ids), or None (the distinct ids of `action`).
         `reward` is on the scale of `reward_range` and is rescaled to [0, 1]. `row_weight` says how many events each row
         stands for (1/keep probability in a log that keeps a share of its rows). `candidates` are the actions on offer
-        in each entry of `contexts`: a list of ids each, or `Candidates`. Where requests show several actions, `request`
-        and `position` say which row is which: the position joins the contexts, requests are the clusters unless others
-        are given, and what stands above is no candidate (unless a request shows an action twice). Arrays are copied.
+        in each entry of `contexts`: a list of ids each, or `Candidates`. `keep` holds more columns of the rows (other
+        rewards, keys, what to break down by). Where requests show several actions, `request` and `position` say which
+        row is which: the position joins the contexts, requests are the clusters unless others are given, and what
+        stands above is no candidate (unless a request shows an action twice). Arrays are copied.
         """
         table = context_table(contexts)
         if candidates is not None and actions is None:
@@ -165,6 +186,7 @@ class LoggedData:
             row_weight=row_weight,
             request=requests,
             position=places,
+            kept=pl.DataFrame({name: np.asarray(values) for name, values in keep.items()}) if keep else None,
         )
 
     @property
@@ -274,6 +296,8 @@ class LoggedData:
             if self.cluster_vocabulary is not None:
                 ids = self.cluster_vocabulary.ids.gather(used_clusters)
                 changed["cluster_vocabulary"] = Vocabulary(ids)
+        if self.kept is not None:
+            changed["kept"] = self.kept.filter(kept) if kept.dtype == np.bool_ else self.kept[kept]
         if not len(changed["action"]):
             raise LogError("A log needs at least one row, but this one is empty.")
         changed["contexts"] = self.contexts if len(used) == self.n_contexts else self.contexts.take(used)
@@ -440,6 +464,39 @@ class LoggedData:
         """The same log with its logging probabilities forgotten."""
         return self._changed(logging_prob=None)
 
+    @property
+    def _kept(self) -> pl.DataFrame:
+        return pl.DataFrame() if self.kept is None else self.kept
+
+    def kept_column(self, name: str, option: str = "keep") -> pl.Series:
+        """A column that was kept beside the rows."""
+        if name not in self._kept.columns:
+            known = ", ".join(self._kept.columns) or "none"
+            raise ParameterError(f"The log keeps no column {name!r} (kept: {known}). Read it with {option}=[{name!r}].")
+        return self._kept.get_column(name)
+
+    def with_reward(self, name: str, winsorise: float = 0.0) -> "LoggedData":
+        """The same rows with a kept column for their reward; its range is [0, 1], or that of the data."""
+        column = self.kept_column(name)
+        if not column.dtype.is_numeric() and column.dtype != pl.Boolean:
+            raise ParameterError(f"The reward {name!r} must hold numbers, but it is of type {column.dtype}.")
+        values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values)))
+            raise LogError(
+                f"The reward {name!r} must hold a number in every row, but row {row} holds {column[row]}. "
+                f"Read the log with missing={{{name!r}: 'drop'}} or 'zero' (--missing {name}=drop), or fix the value."
+            )
+        values, treated = winsorised(name, values, winsorise)
+        low, high = data_range(values)
+        changes = {"reward": to_unit(values, low, high), "reward_range": (low, high), "reward_name": name}
+        return self._changed(**changes, treated=(*self.treated, *treated))
+
+    @cached_property
+    def instants(self) -> npt.NDArray[np.datetime64] | None:
+        """The time of each row in the calendar; None without times, or where they are no dates."""
+        return None if self.timestamp is None else calendar_times(self.timestamp)
+
     def reward_to_user_scale(self, value: FloatOrArray) -> FloatOrArray:
         """A reward or value in [0, 1] on the user's own scale."""
         low, high = self.reward_range
@@ -456,6 +513,7 @@ class LoggedData:
             "actions_never_logged": int((self.action_count == 0).sum()),
             "reward_mean": float(self.reward_to_user_scale(self.mean_reward)),
             "reward_range": list(self.reward_range),
+            "reward_name": self.reward_name,
             "reward_binary": bool(((self.reward == 0.0) | (self.reward == 1.0)).all()),
             "propensities_recorded": self.logging_prob is not None,
             "clusters": None if self.cluster is None else int(self.cluster.max()) + 1,

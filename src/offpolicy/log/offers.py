@@ -11,7 +11,7 @@ import polars as pl
 from offpolicy.errors import LogError
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.encode import RawColumns, feature_table
-from offpolicy.log.features import Kind, Vocabulary
+from offpolicy.log.features import FeatureTable, Kind, Vocabulary
 from offpolicy.log.ids import Codes, codes_in
 from offpolicy.log.origin import Origin, Part, shown
 from offpolicy.log.tables import Table
@@ -56,6 +56,14 @@ class Offers:
             flat[name] = own.explode()
         return cls(column, ids, sizes, flat, origin)
 
+    def take(self, rows: npt.NDArray[np.int64]) -> "Offers":
+        """Those of some rows."""
+        sizes = self.sizes[rows]
+        starts, ends = (np.cumsum(self.sizes) - self.sizes)[rows], np.cumsum(sizes)
+        flat = pl.Series(np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum())))
+        features = {name: values.gather(flat) for name, values in self.features.items()}
+        return Offers(self.column, self.ids.gather(flat), sizes, features, self.origin)
+
     def vocabulary(self, shown_ids: pl.Series) -> Vocabulary:
         """All actions that were shown or on offer."""
         ids = self.ids
@@ -65,6 +73,15 @@ class Offers:
                 raise self.origin.bad_column(self.column, problem, "Write both with one type.")
             ids = ids.cast(shown_ids.dtype)
         return Vocabulary.of(pl.concat([shown_ids.rename("id"), ids.rename("id")]))
+
+    def feature_table(self, kinds: Mapping[str, Kind]) -> FeatureTable | None:
+        """The features of all candidates one after another; None where there are none."""
+        if not self.features:
+            return None
+        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        flat = Origin((_Flat(self.origin.name, len(owner), None, _mark(self.origin), owner),))
+        own = {name: kind for name, kind in kinds.items() if name in self.features}
+        return feature_table(RawColumns(dict(self.features), own, flat))
 
     def sets(self, vocabulary: Vocabulary, action: Codes, kinds: Mapping[str, Kind]) -> Candidates:
         """The candidates of every row, the one that was shown among them."""
@@ -76,12 +93,7 @@ class Offers:
             remedy = "Add the id to actions, or drop the candidate."
             raise self.origin.bad_value(self.column, int(owner[place]), self.ids[place], rule, remedy)
         offsets = np.concatenate(([0], np.cumsum(self.sizes)))
-        table = None
-        if self.features:
-            flat = Origin((_Flat("", len(codes), None, _mark(self.origin), self.origin, owner),))
-            own = {name: kind for name, kind in kinds.items() if name in self.features}
-            table = feature_table(RawColumns(dict(self.features), own, flat))
-        sets = Candidates.of(offsets, codes, vocabulary, table)
+        sets = Candidates.of(offsets, codes, vocabulary, self.feature_table(kinds))
         missing = sets.places(np.arange(len(sets)), action) < 0
         if missing.any():
             row = int(np.argmax(missing))
@@ -96,12 +108,11 @@ class Offers:
 class _Flat(Part):
     """Candidates one after another, each in the row that it belongs to."""
 
-    rows: Origin | None = None
     owner: npt.NDArray[np.int64] | None = None
 
     def place(self, row: int) -> str:
         """The row of the log."""
-        return f"row {row}" if self.owner is None else f"row {int(self.owner[row])}"
+        return super().place(row if self.owner is None else int(self.owner[row]))
 
 
 @dataclass(frozen=True)
@@ -155,7 +166,7 @@ def one_row_a_request(
     owner = codes_in(ids, distinct)
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=len(distinct))
-    is_shown = _flags(chosen, series.pop(chosen), origin)
+    is_shown = flags(chosen, series.pop(chosen), origin)
     taken = np.bincount(owner, is_shown, len(distinct))
     for bad, said in ((taken > 1, "more than one candidate"), (taken == 0, "no candidate")):
         if bad.any():
@@ -182,7 +193,7 @@ def _lists(values: pl.Series, sizes: npt.NDArray[np.int64]) -> pl.Series:
     return frame.group_by("owner", maintain_order=True).agg("value")["value"]
 
 
-def _flags(column: str, series: pl.Series, origin: Origin) -> npt.NDArray[np.bool_]:
+def flags(column: str, series: pl.Series, origin: Origin) -> npt.NDArray[np.bool_]:
     """Whether each value says yes."""
     if series.dtype == pl.Boolean:
         return series.fill_null(False).to_numpy()

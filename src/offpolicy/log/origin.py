@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from offpolicy.errors import LogError
+from offpolicy.errors import Fix, LogError
 
 SHOWN = 80  # characters of a value that a message repeats
 
@@ -26,10 +26,10 @@ class Part:
     separator: str | None = None
 
     def place(self, row: int) -> str:
-        """The row (counted from 0) and, in a CSV file, its line (counted from 1)."""
+        """The row and, in a CSV file, its line, both counted from 1."""
         if self.separator is None or self.path is None:
-            return f"row {row}"
-        return f"row {row} (line {_line_number(self.path, self.separator, row)})"
+            return f"row {row + 1} (counted from 1)"
+        return f"row {row + 1} (counted from 1; line {_line_number(self.path, self.separator, row)})"
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,24 @@ class Origin:
         first = self.parts[0].name
         return first if len(self.parts) == 1 else f"{first} (and {len(self.parts) - 1} more)"
 
-    def bad_value(self, column: str, row: int, value: Any, rule: str, remedy: str) -> LogError:
+    def bad_value(
+        self, column: str, row: int, value: Any, rule: str, remedy: str = "", *, fix: Fix | None = None
+    ) -> LogError:
         """The error for one offending value; `row` counts over all parts."""
+        part, place = self.place(row)
+        said = f"{part.name}: column {column!r} {rule}, but {place} holds {shown(value)}. {remedy}"
+        return LogError(said.rstrip(), fix)
+
+    def place(self, row: int) -> tuple[Part, str]:
+        """The part that a row came from, and its place there in words."""
         ends = list(accumulate(part.n_rows for part in self.parts))
         number = min(bisect_right(ends, row), len(ends) - 1)
         part = self.parts[number]
-        local = row - (ends[number] - part.n_rows)
-        return LogError(
-            f"{part.name}: column {column!r} {rule}, but {part.place(local)} holds {shown(value)}. {remedy}"
-        )
+        return part, part.place(row - (ends[number] - part.n_rows))
 
-    def bad_column(self, column: str, problem: str, remedy: str) -> LogError:
+    def bad_column(self, column: str, problem: str, remedy: str = "", *, fix: Fix | None = None) -> LogError:
         """The error for a column as a whole."""
-        return LogError(f"{self.name}: column {column!r} {problem}. {remedy}")
+        return LogError(f"{self.name}: column {column!r} {problem}. {remedy}".rstrip(), fix)
 
 
 def shown(value: Any) -> str:

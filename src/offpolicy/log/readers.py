@@ -1,30 +1,37 @@
 """`read_log`: any file or frame becomes a `LoggedData`, and every error in the data is reported here."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from offpolicy.errors import LogError, ParameterError
+from offpolicy.errors import Fix, LogError, ParameterError
 from offpolicy.log.actions import ActionTable
+from offpolicy.log.derived import missing as missing_values
 from offpolicy.log.encode import RawColumns, distinct_contexts, feature_table, ids, numbers
-from offpolicy.log.features import Kind, Vocabulary
+from offpolicy.log.expressions import Expression, expression
+from offpolicy.log.features import Kind, Vocabulary, trusted
+from offpolicy.log.frames import frame_kind
 from offpolicy.log.ids import UNKNOWN, Codes, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import CANDIDATES, Offers, one_row_a_request
 from offpolicy.log.origin import Origin
-from offpolicy.log.rewards import to_unit
+from offpolicy.log.rewards import data_range, to_unit, winsorised
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
 from offpolicy.log.slates import check_nested, coded_positions, not_yet_shown, shows_repeats
-from offpolicy.log.tables import Table, read_table
+from offpolicy.log.tables import Table, read_table, source_names
 from offpolicy.log.text import typed_text
+from offpolicy.log.treatment import Missing, Treatment, Typed
 
 Source: TypeAlias = str | Path | Sequence[str | Path] | Any
 """A path or glob, several of them, or a pandas, polars or arrow frame."""
 
+MAY_BE_CONTEXT = ("cluster", "timestamp", "request", "position")
+"""Roles whose column may be one of the context too."""
 DROP = "Fix the value or drop the row."
 
 
@@ -40,7 +47,10 @@ def read_log(
     kinds: Mapping[str, Kind] | None = None,
     actions: Any = None,
     reward_range: tuple[float, float] | None = None,
+    missing: Missing | Mapping[str, Missing] | None = None,
     drop_duplicates: bool = False,
+    keep: Sequence[str] = (),
+    winsorise: float = 0.0,
     candidates: str | None = None,
     candidate_features: Sequence[str] = (),
     request: str | None = None,
@@ -56,7 +66,16 @@ def read_log(
     is a file or frame in which the column called like `action` holds the ids and all others are action features;
     without it the actions are those that were logged. A timestamp may be a datetime, a date, an integer, or a float
     in seconds; dates and floats become microseconds. `drop_duplicates` keeps the first of rows that are equal in every
-    column that was read (`log.duplicates` says which are not the first).
+    column that was read (`log.duplicates` says which are not the first). `reward` is a column or an expression of
+    columns, as in "0.1*click + purchase" or "value=0.1*click + purchase". `keep` names more columns (or expressions) to
+    keep beside the rows: other rewards, keys of requests, what to break results down by. `winsorise` sets this share
+    of the largest and of the smallest rewards to their quantile; without `reward_range` the range is then the data's.
+
+    `missing` says what to do where a number of the context is missing (null, not finite, or beyond ±1e100): "drop" the
+    row, fill in "zero", or fill in and flag it by an "indicator" column; `{"age": "indicator", "click": "drop"}` says
+    it column by column, and `"*"` for all others. A reward, action, cluster or timestamp that is missing is dropped
+    with its row only where "drop" is said; a reward may also count as "zero". Where nothing is said it is an error,
+    and one error names all problems of a log. Null is an id like any other in a categorical column.
 
     `candidates` names a column with the list of actions on offer in each row, the shown one among them;
     `candidate_features` name columns of lists with one value for each of them. A table with a row a candidate is read
@@ -76,6 +95,7 @@ def read_log(
         cluster=cluster,
         timestamp=timestamp,
         kinds={} if kinds is None else kinds,
+        missing=missing,
         reward_range=UNIT_RANGE if reward_range is None else reward_range,
         candidates=candidates,
         candidate_features=candidate_features,
@@ -85,99 +105,137 @@ def read_log(
         keep_prob=keep_prob,
         row_weight=row_weight,
     )
-    table = read_table(source, schema.columns)
-    if schema.request is not None and schema.shown is not None:
-        asked = (*schema.context, *schema.candidate_features)
-        table, varying = one_row_a_request(table, schema.request, schema.shown, schema.action, asked)
-        context = tuple(name for name in schema.context if name not in varying)
-        if not context:
-            raise LogError("Every context column varies within a request, so none is left for the request itself.")
-        changes = {"candidates": CANDIDATES, "candidate_features": varying, "context": context}
-        schema = schema.model_copy(update=changes)
-    if schema.position is not None and schema.position not in schema.context:
-        kinds_too = {schema.position: "categorical"} | schema.kinds
-        schema = schema.model_copy(update={"context": (*schema.context, schema.position), "kinds": kinds_too})
-    log = _log_of(table, schema, actions)
+    log = read_rows(source, schema, actions, keep, winsorise).log
     return log.take(~log.duplicates) if drop_duplicates else log
 
 
-def _log_of(table: Table, schema: LogSchema, actions: Any) -> LoggedData:
-    """Encode role by role, freeing each raw column as soon as it is encoded."""
+@dataclass(frozen=True)
+class Reading:
+    """A log as it was read: which rows of its source it holds (None: all), and what was done to them, in words."""
+
+    log: LoggedData
+    rows: npt.NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_rows(
+    source: Source, schema: LogSchema, actions: Any = None, keep: Sequence[str] = (), winsorise: float = 0.0
+) -> Reading:
+    """Read a log, and say which rows it holds and what was done to its columns.
+
+    The schema's reward, and what to keep beside the rows, may be expressions. Each raw column is freed as soon as it is
+    typed.
+    """
+    known = source_names(source)
+    formula, kept = expression(schema.reward, known), [expression(one, known) for one in dict.fromkeys(keep)]
+    schema = schema.model_copy(update={"reward": formula.name})
+    plain = [name for name in schema.columns if name != schema.reward]
+    _check_formulas([formula, *kept], known, plain)
+    needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
+    table = read_table(source, list(dict.fromkeys(needed)))
+    if schema.shown is not None:
+        table, schema = _by_request(table, schema)
+    if schema.position is not None and schema.position not in schema.context:
+        joined = {schema.position: "categorical"} | schema.kinds
+        schema = schema.model_copy(update={"context": (*schema.context, schema.position), "kinds": joined})
+    beside = {one.name: _computed(one, table) for one in kept}
+    schema, treated = _with_reward(formula, table, schema, winsorise)
+    for name in set(table.series).difference(schema.columns):
+        del table.series[name]
+    found = _typed(table, schema, actions, beside)
+    columns = pl.DataFrame([values.alias(name) for name, values in beside.items()]) if beside else None
+    if columns is not None and found.rows is not None:
+        columns = columns[found.rows]
+    facts = {"kept": columns, "reward_name": schema.reward, "treated": treated, "frames": frame_kind(source)}
+    return replace(found, log=trusted(LoggedData, **{**vars(found.log), **facts}))
+
+
+def _by_request(table: Table, schema: LogSchema) -> tuple[Table, LogSchema]:
+    """A table with a row a candidate as one with a row a request, and the schema of that."""
+    assert schema.request is not None
+    assert schema.shown is not None
+    asked = (*schema.context, *schema.candidate_features)
+    table, varying = one_row_a_request(table, schema.request, schema.shown, schema.action, asked)
+    context = tuple(name for name in schema.context if name not in varying)
+    if not context:
+        raise LogError("Every context column varies within a request, so none is left for the request itself.")
+    changes = {"candidates": CANDIDATES, "candidate_features": varying, "context": context}
+    return table, schema.model_copy(update=changes | {"request": None, "shown": None})
+
+
+def _check_formulas(formulas: Sequence[Expression], known: Sequence[str], others: Sequence[str]) -> None:
+    """Refuse a formula called like a column it is not, and a reward that is made of what the context holds."""
+    for one in formulas:
+        if len(one.steps) > 1 and one.name in known:
+            raise ParameterError(f"The log has a column {one.name!r}: give the expression another name.")
+    reused = next((name for name in formulas[0].columns if len(formulas[0].steps) > 1 and name in others), None)
+    if reused is not None:
+        raise ParameterError(f"The column {reused!r} is part of the reward, so it cannot have another role.")
+
+
+def _computed(formula: Expression, table: Table) -> pl.Series:
+    """A column as it was read, or an expression of columns as numbers."""
+    origin = table.origin
+    if len(formula.steps) == 1:
+        series = table.series[formula.name]
+        return typed_text(formula.name, series, None, origin) if origin.is_text else series
+    parts = {
+        name: numbers(name, table.series[name], origin, parse=origin.is_text).fill_null(np.nan).to_numpy()
+        for name in formula.columns
+    }
+    return pl.Series(formula.name, formula.values(parts))
+
+
+def _with_reward(
+    formula: Expression, table: Table, schema: LogSchema, winsorise: float
+) -> tuple[LogSchema, tuple[str, ...]]:
+    """Put the reward that a formula and winsorising give among the columns; the range it has then, and a note."""
+    reward, origin = formula.name, table.origin
+    if len(formula.steps) > 1:
+        table.series[reward] = _computed(formula, table)
+    if not winsorise:
+        return schema, ()
+    values = numbers(reward, table.series[reward], origin, parse=origin.is_text).fill_null(np.nan)
+    clipped, treated = winsorised(reward, values.to_numpy(), winsorise)
+    table.series[reward] = pl.Series(reward, clipped)
+    there = clipped[np.isfinite(clipped)]
+    if schema.reward_range == UNIT_RANGE and len(there):
+        schema = schema.model_copy(update={"reward_range": data_range(there)})
+    return schema, treated
+
+
+def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.Series]) -> Reading:
+    """Every column typed, treated where values are missing, and encoded; `beside` are columns to keep as they are.
+
+    Numbers among those are rewards as a rule: where a treatment is asked for, they are treated as such.
+    """
     series, origin = table.series, table.origin
     if not len(series[schema.action]):
         raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
     given = _given_actions(actions, schema)
     features = () if given is None or given.features is None else tuple(given.features)
-    schema.check_kinds([*schema.columns, *features])
-    low, high = schema.reward_range
-    rewards = _quantity(schema.reward, series.pop(schema.reward), (low, high), origin, _reward_rule(schema))
-    probs = None
-    if schema.propensity is not None:
-        smallest = np.nextafter(0.0, 1.0)
-        rule = "must hold probabilities in (0, 1]"
-        probs = _quantity(schema.propensity, series.pop(schema.propensity), (smallest, 1.0), origin, rule)
-    weights = _row_weights(schema, series, origin)
-    offers = _offers(schema, series, origin)
-    action_table, codes = _coded_actions(schema, series.pop(schema.action), given, origin, offers)
-    sets = None if offers is None else offers.sets(action_table.vocabulary, codes, schema.kinds)
-    cluster, clusters = _coded_ids(
-        schema.cluster or (schema.request if schema.position else None), series, schema, origin
-    )
-    request, places = _slates(schema, series, origin, cluster)
-    if request is not None and places is not None and not shows_repeats(request, codes):
-        sets = not_yet_shown(request, places, codes, action_table.vocabulary, sets)
-    times = None
-    if schema.timestamp is not None:
-        times = _instants(schema.timestamp, series[schema.timestamp], origin)
-    for name in set(series) - set(schema.context):
-        del series[name]
-    contexts, index = distinct_contexts(RawColumns(series, schema.kinds, origin), sets)
-    return LoggedData(
-        contexts=contexts,
-        context_index=index,
-        action=codes,
-        reward=to_unit(rewards, low, high),
-        actions=action_table,
-        logging_prob=probs,
-        cluster=cluster,
-        timestamp=times,
-        reward_range=(low, high),
-        cluster_vocabulary=clusters,
-        row_weight=weights,
-        request=request,
-        position=places,
-    )
-
-
-def _coded_ids(
-    column: str | None, series: dict[str, pl.Series], schema: LogSchema, origin: Origin
-) -> tuple[Codes | None, Vocabulary | None]:
-    """The codes of a column of ids, and what they stand for; None where no column is named."""
-    if column is None:
-        return None, None
-    kind = schema.kinds.get(column)  # a context column may be a number there and an id here
-    values = _ids(column, series[column], kind if kind == "categorical" else None, origin)
-    vocabulary = Vocabulary.of(values)
-    return owned(vocabulary.encode(values)), vocabulary
-
-
-def _slates(
-    schema: LogSchema, series: dict[str, pl.Series], origin: Origin, cluster: Codes | None
-) -> tuple[Codes | None, Codes | None]:
-    """The request and the position of each row, where requests show several actions."""
-    if schema.position is None:
-        return None, None
-    request, vocabulary = _coded_ids(schema.request, series, schema, origin)
-    assert request is not None
-    assert vocabulary is not None
-    rule = "must hold the place of each action in its request, a number of at least 0"
-    places = _quantity(schema.position, series[schema.position], (0.0, 2.0**31 - 1), origin, rule)
-
-    def named(code: int) -> str:
-        return repr(vocabulary.decode([code])[0])
-
-    check_nested(request, cluster, named)
-    return request, coded_positions(request, places, named)
+    schema.check_names([*schema.columns, *features, *beside])
+    treatment = Treatment(schema.missing, origin)
+    for name, values in beside.items():
+        if values.dtype.is_numeric() and treatment.asks_for(name):
+            beside[name] = treatment.complete("reward", name, values.cast(pl.Float64))
+    offers = treatment.attempt(lambda: _offers(schema, series, origin))
+    weights = treatment.attempt(lambda: _row_weights(schema, series, origin))
+    slates = {} if schema.position is None else {"request": schema.request, "position": schema.position}
+    roles = {role: column for role, column in (schema.roles | slates).items() if column is not None}
+    typed = {role: _of_role(role, column, schema, treatment, series, given) for role, column in roles.items()}
+    context = treatment.context(RawColumns({n: series.pop(n) for n in schema.context}, schema.kinds, origin))
+    series.clear()
+    rows = treatment.kept()
+    whole: dict[str, pl.Series] = {role: values for role, values in typed.items() if values is not None}
+    if rows is not None:
+        kept = pl.Series(rows)
+        whole = {role: values.gather(kept) for role, values in whole.items()}
+        context = {name: (kind, values.gather(kept)) for name, (kind, values) in context.items()}
+        offers = None if offers is None else offers.take(rows)
+        weights = None if weights is None else weights[rows]
+    log = _log_of(whole, context, schema, given, origin, offers)
+    return Reading(log if weights is None else log.weighted(weights), rows, tuple(treatment.notes))
 
 
 def _offers(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> Offers | None:
@@ -190,49 +248,187 @@ def _offers(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> 
 
 def _row_weights(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> npt.NDArray[np.float64] | None:
     """How many events each row stands for, where the schema says."""
-    if schema.keep_prob is not None:
-        rule = "must hold the probabilities, in (0, 1], with which rows were kept"
-        bounds = (np.nextafter(0.0, 1.0), 1.0)
-        return np.asarray(1 / _quantity(schema.keep_prob, series[schema.keep_prob], bounds, origin, rule))
-    if schema.row_weight is None:
+    column = schema.keep_prob or schema.row_weight
+    if column is None:
         return None
-    rule = "must hold how many events a row stands for, a number of at least 0"
-    bounds = (0.0, float(np.finfo(np.float64).max))
-    return _quantity(schema.row_weight, series[schema.row_weight], bounds, origin, rule)
+    values = numbers(column, series[column], origin, parse=origin.is_text).fill_null(np.nan)
+    if schema.keep_prob is not None:
+        rule, good = "must hold the probabilities, in (0, 1], with which rows were kept", (values > 0) & (values <= 1)
+    else:
+        rule = "must hold how many events a row stands for, a number of at least 0"
+        good = (values >= 0) & values.is_finite()
+    if not good.all():
+        row = _first(~good)
+        raise origin.bad_value(column, row, values[row], rule, DROP)
+    array = values.to_numpy()
+    return np.asarray(1 / array if schema.keep_prob is not None else array)
 
 
-def _reward_rule(schema: LogSchema) -> str:
+def _of_role(
+    role: str,
+    column: str,
+    schema: LogSchema,
+    treatment: Treatment,
+    series: dict[str, pl.Series],
+    given: ActionTable | None,
+) -> pl.Series | None:
+    """The values of a column that is no context: numbers, ids or instants, in every row that is kept."""
+    raw = series[column] if role in MAY_BE_CONTEXT else series.pop(column)
+    origin = treatment.origin
+
+    def read() -> pl.Series:
+        if role == "reward":
+            return _within(column, numbers(column, raw, origin, parse=origin.is_text), schema.reward_range, origin)
+        if role == "propensity":
+            return _probabilities(column, numbers(column, raw, origin, parse=origin.is_text), origin)
+        if role == "timestamp":
+            return _instants(column, raw, origin)
+        if role == "position":
+            return _places(column, numbers(column, raw, origin, parse=origin.is_text), origin)
+        kind = schema.kinds.get(column)
+        if role in ("cluster", "request"):  # a context column may be a number there and an id here
+            return _ids(column, raw, kind if kind == "categorical" else None, origin)
+        # Where the given ids are text, a CSV column is matched by its spelling and not typed first.
+        spelled = given is not None and given.vocabulary.ids.dtype == pl.String
+        return _ids(column, raw, kind, origin, spelled=spelled)
+
+    values = treatment.attempt(read)
+    if values is None:
+        return None
+    values = treatment.complete(role, column, values)
+    if role == "action":
+        treatment.attempt(lambda: _check_actions(column, values, given, origin, offered=schema.candidates is not None))
+    return values
+
+
+def _log_of(
+    roles: Mapping[str, pl.Series],
+    context: Typed,
+    schema: LogSchema,
+    given: ActionTable | None,
+    origin: Origin,
+    offers: Offers | None = None,
+) -> LoggedData:
+    """The log of complete, checked columns."""
     low, high = schema.reward_range
-    return f"must hold rewards in [{low:g}, {high:g}]"
+    action_table, sets = given, None
+    if action_table is None:
+        shown = roles["action"]
+        action_table = ActionTable(Vocabulary.of(shown) if offers is None else offers.vocabulary(shown))
+    codes = owned(codes_in(roles["action"], action_table.vocabulary.ids))
+    if offers is not None:
+        sets = offers.sets(action_table.vocabulary, codes, schema.kinds)
+    unit = roles.get("cluster", roles.get("request"))
+    clusters = None if unit is None else Vocabulary.of(unit)
+    cluster = None if clusters is None or unit is None else owned(clusters.encode(unit))
+    request, places = _slates(roles, cluster)
+    if request is not None and places is not None and not shows_repeats(request, codes):
+        sets = not_yet_shown(request, places, codes, action_table.vocabulary, sets)
+    contexts, index = distinct_contexts(context, origin, sets)
+    return LoggedData(
+        contexts=contexts,
+        context_index=index,
+        action=codes,
+        reward=to_unit(roles["reward"].to_numpy(), low, high),
+        actions=action_table,
+        logging_prob=roles["propensity"].to_numpy() if "propensity" in roles else None,
+        cluster=cluster,
+        timestamp=roles["timestamp"].cast(pl.Int64).to_numpy() if "timestamp" in roles else None,
+        reward_range=(low, high),
+        cluster_vocabulary=clusters,
+        request=request,
+        position=places,
+    )
 
 
-def _quantity(
-    column: str, series: pl.Series, bounds: tuple[float, float], origin: Origin, rule: str
-) -> npt.NDArray[np.float64]:
-    """The numbers of a column, every one of them within the bounds."""
-    values = numbers(column, series, origin, parse=origin.is_text)
-    array = (values.fill_null(np.nan) if values.null_count() else values).to_numpy()
+def _slates(roles: Mapping[str, pl.Series], cluster: Codes | None) -> tuple[Codes | None, Codes | None]:
+    """The request and the position of each row, where requests show several actions."""
+    if "position" not in roles:
+        return None, None
+    vocabulary = Vocabulary.of(roles["request"])
+    request = owned(vocabulary.encode(roles["request"]))
+
+    def named(code: int) -> str:
+        return repr(vocabulary.decode([code])[0])
+
+    check_nested(request, cluster, named)
+    return request, coded_positions(request, roles["position"].to_numpy(), named)
+
+
+def _places(column: str, values: pl.Series, origin: Origin) -> pl.Series:
+    """Positions, those that are there whole numbers of at least 0."""
+    bad = ((values < 0) | (values != values.round())).fill_null(False)
+    if bad.any():
+        row = _first(bad)
+        rule = "must hold the place of each action in its request, a whole number from 0 or 1"
+        raise origin.bad_value(column, row, values[row], rule, DROP)
+    return values
+
+
+def _within(column: str, rewards: pl.Series, bounds: tuple[float, float], origin: Origin) -> pl.Series:
+    """Rewards, those that are there within the bounds."""
     low, high = bounds
-    if not (array.min() >= low and array.max() <= high):  # NaN fails both
-        row = int(np.argmin((array >= low) & (array <= high)))
-        remedy = DROP
-        if rule.startswith("must hold rewards") and np.isfinite(array[row]):
-            remedy = "Fix the value, or declare the range of your rewards with reward_range=(low, high)."
-        raise origin.bad_value(column, row, series[row], rule, remedy)
-    return array
+    there = rewards.filter(~missing_values(rewards))
+    if not len(there):
+        problem = "holds no reward at all"
+        raise origin.bad_column(column, problem, "Name the column in which rewards are with reward.")
+    least, most = cast("float", there.min()), cast("float", there.max())
+    if least >= low and most <= high:
+        return rewards
+    row = _first((rewards < low) | (rewards > high))
+    ends = f"{min(least, low):.12g},{max(most, high):.12g}"
+    effect = "if these are the least and the most that a reward can be, else a wider range"
+    fix = Fix("reward_range", ends, effect + _on_outliers(there.to_numpy()))
+    rule = f"must hold rewards in [{low:g}, {high:g}]"
+    raise origin.bad_value(column, row, rewards[row], rule, fix=fix)
+
+
+def _on_outliers(rewards: npt.NDArray[np.float64]) -> str:
+    """What to do where a few rewards are far larger than the others; empty where none are."""
+    other = rewards[rewards != 0]
+    usual = float(np.quantile(other, 0.99)) if len(other) else np.inf
+    if not 0 < usual < float(rewards.max()) / 5:
+        return ""
+    return f" (99 % of those that are not 0 are at most {usual:g}: winsorising at 0.01 takes the others for outliers)"
+
+
+def _probabilities(column: str, values: pl.Series, origin: Origin) -> pl.Series:
+    bad = ((values <= 0.0) | (values > 1.0)).fill_null(False) & ~values.is_nan().fill_null(False)
+    if bad.any():
+        row = _first(bad)
+        raise origin.bad_value(column, row, values[row], "must hold probabilities in (0, 1]", DROP)
+    return values
+
+
+def _check_actions(
+    column: str, values: pl.Series, given: ActionTable | None, origin: Origin, *, offered: bool = False
+) -> None:
+    """Refuse a log with a single action, or with one that the given table does not hold."""
+    logged = values.drop_nulls()
+    if given is None:
+        if logged.n_unique() == 1 and not offered:
+            problem = f"holds a single action, {logged[0]!r}, so there is nothing to choose"
+            raise origin.bad_column(column, problem, "Give actions=[...] if more actions were possible.")
+        return
+    unknown = (codes_in(values, given.vocabulary.ids) == UNKNOWN) & values.is_not_null().to_numpy()
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        rule = f"must hold one of the {len(given)} ids in actions"
+        remedy = f"Add it to actions (whose ids are of type {given.vocabulary.ids.dtype}) or drop the row."
+        raise origin.bad_value(column, row, values[row], rule, remedy)
+
+
+def _first(mask: pl.Series) -> int:
+    return mask.fill_null(False).arg_max() or 0
 
 
 def _ids(column: str, series: pl.Series, kind: Kind | None, origin: Origin, *, spelled: bool = False) -> pl.Series:
-    """The ids of a column that must name something in every row."""
+    """The ids of a column; null where one is missing."""
     if kind not in (None, "categorical"):
         raise ParameterError(f"kinds declares {column!r} {kind}, but the column holds ids. Declare it categorical.")
     if origin.is_text and not spelled:
         series = typed_text(column, series, kind, origin)
-    values = ids(column, series, origin)
-    if values.null_count():
-        row = values.is_null().arg_max() or 0
-        raise origin.bad_value(column, row, None, "must hold an id in every row", DROP)
-    return values
+    return ids(column, series, origin)
 
 
 def _given_actions(actions: Any, schema: LogSchema) -> ActionTable | None:
@@ -248,6 +444,9 @@ def _given_actions(actions: Any, schema: LogSchema) -> ActionTable | None:
     table = read_table(actions, (schema.action,), everything=True, argument="actions")
     series, origin = table.series, table.origin
     named = _ids(schema.action, series.pop(schema.action), schema.kinds.get(schema.action), origin)
+    if named.null_count():
+        row = _first(named.is_null())
+        raise origin.bad_value(schema.action, row, None, "must hold an id in every row", DROP)
     if named.n_unique() != len(named):
         row = (~named.is_first_distinct()).arg_max() or 0
         raise origin.bad_value(schema.action, row, named[row], "must name each action once", "Drop the repetition.")
@@ -255,31 +454,7 @@ def _given_actions(actions: Any, schema: LogSchema) -> ActionTable | None:
     return ActionTable(Vocabulary(named), features)
 
 
-def _coded_actions(
-    schema: LogSchema, series: pl.Series, given: ActionTable | None, origin: Origin, offers: Offers | None = None
-) -> tuple[ActionTable, Codes]:
-    column = schema.action
-    # Where the given ids are text, a CSV column is matched by its spelling and not typed first.
-    spelled = given is not None and given.vocabulary.ids.dtype == pl.String
-    values = _ids(column, series, schema.kinds.get(column), origin, spelled=spelled)
-    table = given
-    if table is None:
-        vocabulary = Vocabulary.of(values) if offers is None else offers.vocabulary(values)
-        if len(vocabulary) < 2:
-            problem = f"holds a single action, {vocabulary.to_list()[0]!r}, so there is nothing to choose"
-            raise origin.bad_column(column, problem, "Give actions=[...] if more actions were possible.")
-        table = ActionTable(vocabulary)
-    codes = codes_in(values, table.vocabulary.ids)
-    if codes.min() == UNKNOWN:
-        row = int(codes.argmin())
-        rule = f"must hold one of the {len(table)} ids in actions"
-        kind_of_ids = table.vocabulary.ids.dtype
-        remedy = f"Add it to actions (whose ids are of type {kind_of_ids}) or drop the row."
-        raise origin.bad_value(column, row, values[row], rule, remedy)
-    return table, owned(codes)
-
-
-def _instants(column: str, series: pl.Series, origin: Origin) -> npt.NDArray[np.int64]:
+def _instants(column: str, series: pl.Series, origin: Origin) -> pl.Series:
     """Timestamps as integers: integers as they are, all else in microseconds."""
     values = typed_text(column, series, None, origin) if origin.is_text else series
     if values.dtype == pl.String:
@@ -300,7 +475,4 @@ def _instants(column: str, series: pl.Series, origin: Origin) -> npt.NDArray[np.
     elif not values.dtype.is_integer():
         remedy = "Convert it to datetimes, dates or integers."
         raise origin.bad_column(column, f"must hold timestamps, but it is of type {values.dtype}", remedy)
-    if values.null_count():
-        row = values.is_null().arg_max() or 0
-        raise origin.bad_value(column, row, series[row], "must hold a timestamp in every row", DROP)
-    return values.cast(pl.Int64).to_numpy()
+    return values.cast(pl.Int64)

@@ -43,3 +43,34 @@ def to_unit(reward: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np
     values /= high - low
     np.minimum(values, 1.0, out=values)  # rounding may overshoot by one unit in the last place
     return owned(values)
+
+
+def data_range(reward: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """[0, 1] if the rewards keep to it, else from their least or 0 to their largest or 0."""
+    low, high = float(reward.min()), float(reward.max())
+    if low >= 0 and high <= 1:
+        return 0.0, 1.0
+    return min(low, 0.0), max(high, 0.0)
+
+
+def winsorised(
+    name: str, reward: npt.NDArray[np.float64], share: float
+) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
+    """Rewards with the largest and the smallest share of those that are not 0 set to their quantile, and a note.
+
+    Zeros are left aside, because most rewards of a shop are; rewards of two values are left alone.
+    """
+    if not 0 <= share < 0.5:
+        raise ParameterError(f"winsorise must be a share of at least 0 and below 0.5, such as 0.01, but it is {share}.")
+    there = reward[np.isfinite(reward)]
+    other = there[there != 0]
+    if share == 0 or not len(other) or (len(np.unique(other[:10_000])) < 2 and len(np.unique(other)) < 2):
+        return reward, ()
+    low, high = (float(end) for end in np.quantile(other, (share, 1 - share)))
+    low, high = min(low, 0.0), max(high, 0.0)
+    changed = np.count_nonzero((reward < low) | (reward > high))
+    note = (
+        f"{name} winsorised at {share:g}: {changed:,} of {len(there):,} rewards beyond {low:g} to {high:g} were set "
+        f"to these ends (the data reach from {there.min():g} to {there.max():g}); values are means of what is left."
+    )
+    return reward.clip(low, high), (note,)

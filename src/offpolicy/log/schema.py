@@ -8,15 +8,23 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from offpolicy.errors import ParameterError
+from offpolicy.log.derived import source_of
 from offpolicy.log.features import Kind
 from offpolicy.log.rewards import checked_range
+from offpolicy.log.treatment import EVERY, Missing
 
 UNIT_RANGE = (0.0, 1.0)
+ROLES = ("action", "reward", "propensity", "cluster", "timestamp")
+"""Roles that take one column."""
 LISTED, LONGEST = 50, 60  # columns that a message lists, and letters it shows of each
 
 
 def _as_tuple(names: Any) -> Any:
     return (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else names
+
+
+def _by_column(missing: Any) -> Any:
+    return {} if missing is None else {EVERY: missing} if isinstance(missing, str) else missing
 
 
 ColumnName = Annotated[str, Field(min_length=1)]
@@ -28,8 +36,10 @@ class LogSchema(BaseModel):
     A feature column whose kind is not declared in `kinds` gets it from its type: floats are numeric; integers,
     strings, booleans and categoricals are categorical; lists of floats are embeddings (they must have one length);
     lists of integers or strings are bags. A declared kind wins: an integer column may be numeric, and text such as
-    "1 5 9", "[1, 5, 9]" or "a|b|c" may be a bag or an embedding. In CSV files, where all is text, a column of
-    plainly written integers counts as integers, one of other numbers as floats, and anything else as strings.
+    "1 5 9", "[1, 5, 9]" or "a|b|c" may be a bag or an embedding. In CSV files, where all is text, a column of plainly
+    written integers counts as integers, one of other numbers as floats, and anything else as strings. Dates and times,
+    also those written as text, are read as their parts: `day:weekday`, `day:hour` and `day:days` (since 1970) of a
+    column `day`, each of which can also be named on its own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,6 +65,7 @@ class LogSchema(BaseModel):
     row_weight: ColumnName | None = None
     """How many events a row stands for."""
     kinds: dict[str, Kind] = Field(default_factory=dict)
+    missing: Annotated[dict[str, Missing], BeforeValidator(_by_column)] = Field(default_factory=dict)
     reward_range: tuple[float, float] = UNIT_RANGE
 
     def __init__(self, **roles: Any) -> None:
@@ -70,8 +81,7 @@ class LogSchema(BaseModel):
         if twice:
             raise ParameterError(f"context names the column {twice[0]!r} twice. Name each column once.")
         roles: dict[str, tuple[str, ...]] = {"context": self.context}
-        for role in ("action", "reward", "propensity", "cluster", "timestamp"):
-            column = getattr(self, role)
+        for role, column in self.roles.items():
             roles[role] = () if column is None else (column,)
         for role in ("action", "reward", "propensity"):  # what was decided or what followed cannot be anything else
             for other, columns in roles.items():
@@ -99,21 +109,26 @@ class LogSchema(BaseModel):
         return self
 
     @property
+    def roles(self) -> dict[str, str | None]:
+        """The column of each role that takes one."""
+        return {role: getattr(self, role) for role in ROLES}
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Every column that is needed, once each."""
-        single = (self.action, self.reward, self.propensity, self.cluster, self.timestamp)
         requests = (self.candidates, self.request, self.shown, self.position, self.keep_prob, self.row_weight)
-        named = (name for name in (*single, *requests) if name is not None)
+        named = (name for name in (*self.roles.values(), *requests) if name is not None)
         return tuple(dict.fromkeys([*self.context, *self.candidate_features, *named]))
 
-    def check_kinds(self, columns: Iterable[str]) -> None:
-        """Refuse a declared kind for a column that is not read."""
-        known = list(columns)
-        for name in self.kinds:
-            if name not in known:
+    def check_names(self, columns: Iterable[str]) -> None:
+        """Refuse a declared kind, or a treatment of missing values, for a column that is not read."""
+        known = list(dict.fromkeys(name for column in columns for name in (column, source_of(column))))
+        for option, names in (("kinds", self.kinds), ("missing", self.missing)):
+            strange = next((name for name in names if name not in known and name != EVERY), None)
+            if strange is not None:
                 raise ParameterError(
-                    f"kinds declares the column {name!r}, which is not among the columns read: {', '.join(known)}."
-                    f"{nearest(name, known)}"
+                    f"{option} declares the column {strange!r}, which is not among the columns read: "
+                    f"{listed(known)}.{nearest(strange, known)}"
                 )
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import polars as pl
 
 from offpolicy.errors import LogError
+from offpolicy.log.derived import source_of, sources, with_derived
 from offpolicy.log.files import Format, column_names, expanded, format_of, read_columns
 from offpolicy.log.formats.vowpal import VowpalFormat, vowpal_log
 from offpolicy.log.frames import frame_columns, frame_names, wrapped
@@ -32,14 +33,28 @@ def is_path(source: Any) -> bool:
     return isinstance(source, str | Path)
 
 
+def source_names(source: Any) -> list[str]:
+    """The names of a source's columns; of several files, the first one's."""
+    if isinstance(source, Table):
+        return list(source.series)
+    if not is_path(source):
+        return frame_names(wrapped(source, "source"))
+    path = expanded(source)[0]
+    return column_names(path, format_of(path))
+
+
 def read_table(source: Any, columns: Sequence[str], everything: bool = False, argument: str = "source") -> Table:
-    """The columns of a source, in order; with `everything` also all its other columns."""
+    """The columns of a source, in order, derived ones included; with `everything` also all its other columns."""
+    if isinstance(source, Table):
+        _check_present(sources(columns, source.series), list(source.series), source.origin.name)
+        return Table(with_derived(columns, source.series), source.origin)
     if not is_path(source):
         frame = wrapped(source, argument)
         names = frame_names(frame)
         _check_present(columns, names, "the frame")
-        series, part = frame_columns(frame, _wanted(columns, names, everything))
-        return Table(series, Origin((part,)))
+        wanted = _wanted(columns, names, everything)
+        series, part = frame_columns(frame, sources(wanted, names))
+        return Table(with_derived(wanted, series), Origin((part,)))
     paths = expanded(source)
     formats = [format_of(path) for path in paths]
     if len(set(formats)) > 1:
@@ -72,12 +87,13 @@ def _stacked(paths: Sequence[Path], form: Format, columns: Sequence[str], everyt
         if not names:
             raise LogError(f"{path} is empty: it has no columns. A log needs at least one row.")
         _check_present([*columns, *wanted], names, str(path))
-        frame, part = read_columns(path, form, wanted)
+        frame, part = read_columns(path, form, sources(wanted, names))
         frames.append(frame)
         parts.append(part)
     _check_same_types(frames, parts)
     stacked = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed", rechunk=False)
-    return Table({name: stacked.get_column(name) for name in wanted}, Origin(tuple(parts)))
+    series = {name: stacked.get_column(name) for name in stacked.columns}
+    return Table(with_derived(wanted, series), Origin(tuple(parts)))
 
 
 def _wanted(columns: Sequence[str], names: Sequence[str], everything: bool) -> list[str]:
@@ -86,7 +102,7 @@ def _wanted(columns: Sequence[str], names: Sequence[str], everything: bool) -> l
 
 def _check_present(columns: Sequence[str], names: Sequence[str], where: str) -> None:
     for column in columns:
-        if column not in names:
+        if column not in names and source_of(column) not in names:
             raise LogError(
                 f"{where} has no column {column!r}.{nearest(column, names)} Its columns are: {listed(names)}."
             )

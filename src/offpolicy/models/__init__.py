@@ -11,7 +11,7 @@ from offpolicy.models.all_actions import (
     total_expectation,
 )
 from offpolicy.models.choices import Offered, candidate_logits, log_softmax_of_some
-from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, NumberColumn, column_from_json
+from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, IdPositions, NumberColumn, column_from_json
 from offpolicy.models.encoders import DesignMatrix, pooled_ids
 from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
 from offpolicy.models.network import NetworkScorer, id_columns, network_scorer
@@ -26,7 +26,7 @@ from offpolicy.models.recipes import (
     Strict,
     scorer_recipe,
 )
-from offpolicy.models.scorer import OnnxGraph, Scorer, build_scorer, register_scorer
+from offpolicy.models.scorer import OnnxGraph, Scorer, build_scorer, register_scorer, set_actions, sharpen
 from offpolicy.models.scorers import (
     LinearScorer,
     LoggingTwoTower,
@@ -41,6 +41,7 @@ from offpolicy.models.softmax import (
     softmax_log_prob,
     weighted_log_likelihood,
 )
+from offpolicy.models.spectral import has_many_ids, spectral_scorer
 from offpolicy.models.tiles import Places
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "FittedColumn",
     "Full",
     "IdColumn",
+    "IdPositions",
     "InBatch",
     "LinearScorer",
     "LoggingTwoTower",
@@ -80,6 +82,7 @@ __all__ = [
     "column_from_json",
     "expectation",
     "gradient_step",
+    "has_many_ids",
     "id_columns",
     "iterate_log_probs",
     "linear_scorer",
@@ -95,7 +98,10 @@ __all__ = [
     "register_scorer",
     "sample",
     "scorer_recipe",
+    "set_actions",
+    "sharpen",
     "softmax_log_prob",
+    "spectral_scorer",
     "top_k",
     "total_expectation",
     "two_tower_scorer",

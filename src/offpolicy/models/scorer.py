@@ -126,6 +126,20 @@ class Scorer(Protocol):
         ...
 
 
+def set_actions(scorer: Scorer, weights: Tensor, bias: Tensor) -> bool:
+    """Make these a scorer's `actions()`; False, and nothing changes, for one that has no `set_actions` or none free."""
+    own: Any = getattr(scorer, "set_actions", None)
+    return own is not None and bool(own(weights, bias))
+
+
+def sharpen(scorer: Scorer, factor: float) -> bool:
+    """Multiply all scores by a factor; False, and nothing changes, for a scorer that has no `sharpen`."""
+    own: Any = getattr(scorer, "sharpen", None)
+    if own is not None:
+        own(factor)
+    return own is not None
+
+
 def register_scorer(kind: str, recipe: type[ScorerRecipe], build: Callable[[dict[str, Any]], Scorer]) -> None:
     """Let scorers whose specification says `"kind": kind` be saved and loaded."""
     known = SCORER_KINDS.get(kind)

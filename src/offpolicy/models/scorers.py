@@ -60,6 +60,19 @@ class LinearScorer(nn.Module, Scorer):
         """θ and c."""
         return self.weights, self.bias
 
+    @torch.no_grad()
+    def set_actions(self, weights: Tensor, bias: Tensor) -> bool:
+        """Set θ and c."""
+        self.weights.copy_(weights)
+        self.bias.copy_(bias)
+        return True
+
+    @torch.no_grad()
+    def sharpen(self, factor: float) -> None:
+        """Multiply all scores by a factor."""
+        self.weights.mul_(factor)
+        self.bias.mul_(factor)
+
     def onnx_states(self, graph: OnnxGraph) -> str:
         """The encoded columns side by side and, in a quadratic design, the products of every two."""
         joined = str(graph.node("Concat", *map(graph.encoded, self.columns), axis=1))
@@ -94,6 +107,22 @@ class _TwoTower(nn.Module, Scorer):
     def actions(self) -> tuple[Tensor, Tensor]:
         """v * e_a and c."""
         return self.projection * self.item_tower(), self.bias
+
+    @torch.no_grad()
+    def set_actions(self, weights: Tensor, bias: Tensor) -> bool:
+        """Set the items' own embeddings and c, where a plain tower of ids leaves them free."""
+        tower = self.item_tower.tower
+        free = tower.plain and len(tower.blocks) == 1 and tower.blocks[0].linear is None
+        if free:
+            tower.embeddings[0].copy_(weights / self.projection)
+            self.bias.copy_(bias)
+        return free
+
+    @torch.no_grad()
+    def sharpen(self, factor: float) -> None:
+        """Multiply all scores by a factor."""
+        self.projection.mul_(factor)
+        self.bias.mul_(factor)
 
     def items(self) -> Tensor:
         """e_a."""

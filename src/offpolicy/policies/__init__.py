@@ -31,7 +31,8 @@ from offpolicy.policies.simple import (
     WithBackoff,
     with_backoff,
 )
-from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, TopKPolicy, as_policy
+from offpolicy.policies.sparse import JoinedTable, SparsePolicy, encoded, exploded, frame_of
+from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, as_policy
 from offpolicy.policies.trees import TreesPolicy, missing_trees, tree_columns
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "CountsPolicy",
     "EpsilonGreedyPolicy",
     "FunctionPolicy",
+    "JoinedTable",
     "LinearSoftmaxPolicy",
     "MixturePolicy",
     "NewIds",
@@ -51,8 +53,8 @@ __all__ = [
     "RecordedPolicy",
     "RowPolicy",
     "ScorerPolicy",
+    "SparsePolicy",
     "TabularPolicy",
-    "TopKPolicy",
     "TreesPolicy",
     "UniformPolicy",
     "WithBackoff",
@@ -63,6 +65,9 @@ __all__ = [
     "batch_log_probs",
     "choice_log_probs",
     "drawn_actions",
+    "encoded",
+    "exploded",
+    "frame_of",
     "logged_log_prob",
     "missing_trees",
     "named",

@@ -1,5 +1,6 @@
-"""What may be evaluated besides policies: a column of probabilities, a function, top-k lists, "uniform"."""
+"""What may be evaluated besides policies: a column of probabilities, a function, a classifier, lists, "uniform"."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.log import ActionTable, FeatureTable, LoggedData, digest, table_hashes
-from offpolicy.policies.policy import Policy, aligned, batch_log_probs, tensor
+from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn
+from offpolicy.policies.policy import Policy, aligned
 from offpolicy.policies.simple import UniformPolicy
+from offpolicy.policies.sparse import RESIDUAL, joined_policy, listed_policy
 
 SUM_TOLERANCE = 1e-4
 """How far the probabilities of a context may be from summing to 1."""
@@ -66,89 +68,117 @@ class FunctionPolicy:
         return probs.double().log()
 
 
-@dataclass(frozen=True)
-class TopKPolicy:
-    """Lists of actions per context that share most of the mass; the rest is spread evenly over all actions.
+class ClassifierTarget:
+    """A fitted scikit-learn classifier whose classes are actions: asked with the context columns it was fitted to.
 
-    A context with an empty list chooses among all actions alike.
-
-    `lists` are the actions' codes per context of one log, (contexts, k), each at most once; −1 pads a shorter list.
+    One that was fitted to a frame gets a frame with its columns; one that was fitted to a matrix gets the numeric
+    columns and vectors of the contexts, side by side.
     """
 
-    actions: ActionTable
-    contexts: str
-    """Fingerprint of the contexts the lists were given for."""
-    lists: Tensor  # (contexts, k)
-    residual: float = 0.05
+    def __init__(self, classifier: Any, actions: ActionTable, name: str) -> None:
+        """Match the classes to the log's actions by id."""
+        self.classifier, self.name = classifier, name
+        ids = np.asarray(classifier.classes_)
+        self.codes = torch.from_numpy(actions.vocabulary.encode(ids.tolist()).astype(np.int64))
+        self.n_actions = len(actions)
+        unknown = np.flatnonzero(self.codes.numpy() < 0)
+        if unknown.size:
+            raise ParameterError(
+                f"The classes of policy {name!r} must be actions of the log, but {ids[unknown[0]]!r} is none. Fit it "
+                "to the ids of the actions, or give the log the full list of actions."
+            )
 
-    @property
-    def n_actions(self) -> int:
-        """Number of actions."""
-        return len(self.actions)
+    def __call__(self, contexts: FeatureTable) -> Tensor:
+        """Probabilities, (contexts, actions); 0 for what is not a class."""
+        names = getattr(self.classifier, "feature_names_in_", None)
+        predicted = self.classifier.predict_proba(self._matrix(contexts) if names is None else _frame(contexts, names))
+        probs = torch.zeros(contexts.n_rows, self.n_actions, dtype=torch.float64)
+        probs[:, self.codes] = torch.from_numpy(np.asarray(predicted, dtype=np.float64))
+        return probs
 
-    def log_probs(self, contexts: FeatureTable) -> Tensor:
-        """Probabilities of all actions for all contexts of the log."""
-        self._check(digest(table_hashes(contexts, contexts.n_rows)))
-        return self.log_probs_at(slice(None))
+    def _matrix(self, contexts: FeatureTable) -> Any:
+        parts = [one.values for one in contexts.values() if isinstance(one, NumericColumn | EmbeddingColumn)]
+        matrix = np.column_stack(parts) if parts else np.empty((contexts.n_rows, 0))
+        wanted = getattr(self.classifier, "n_features_in_", matrix.shape[1])
+        if matrix.shape[1] != wanted or len(parts) != len(contexts):
+            raise ParameterError(
+                f"Policy {self.name!r} was fitted to a matrix of {wanted} columns, which cannot be told from the "
+                f"contexts ({', '.join(contexts)}). Fit it to a frame with the names of the log's columns."
+            )
+        return matrix
 
-    def log_probs_at(self, contexts: slice) -> Tensor:
-        """Probabilities of all actions for some contexts of the log."""
-        lists = self.lists[contexts]
-        share, rest = self._shares(lists)
-        probs = rest[:, None].repeat(1, self.n_actions + 1)  # the last column takes the padding
-        probs.scatter_add_(1, torch.where(lists >= 0, lists, self.n_actions), share[:, None].repeat(1, lists.shape[1]))
-        return probs[:, :-1].log()
 
-    def _shares(self, lists: Tensor) -> tuple[Tensor, Tensor]:
-        """What each listed action gets, and each action besides; without a list all actions are alike."""
-        listed = (lists >= 0).sum(1)
-        rest = torch.where(listed > 0, self.residual, 1.0).double()
-        return (1 - rest) / listed.clamp(min=1), rest / self.n_actions
-
-    def logged_log_prob(self, log: LoggedData) -> Tensor:
-        """π of the logged actions, without looking at the others."""
-        self._check(digest(log.context_hashes))
-        if log.candidates is not None:
-            rows, result = tensor(log.row_place).long(), torch.empty(log.n_rows, dtype=torch.float64)
-            for batch in log.batches(width=self.n_actions):
-                result[batch.rows] = batch_log_probs(self, log, batch)[batch.row_context, rows[batch.rows]]
-            return result
-        lists = self.lists[tensor(log.context_index).long()]
-        share, rest = self._shares(lists)
-        member = (lists == tensor(log.action).long()[:, None]).any(1)
-        return (share * member + rest).log()
-
-    def _check(self, contexts: str) -> None:
-        if contexts != self.contexts:
-            raise ParameterError("Top-k lists belong to the contexts of the log they were given for.")
+def _frame(contexts: FeatureTable, names: Any) -> Any:
+    """The named columns as a pandas frame where pandas is installed, else as a polars frame."""
+    missing = next((str(name) for name in names if name not in contexts), None)
+    if missing is not None:
+        raise ParameterError(f"The classifier was fitted with a column {missing!r} that is no context of the log.")
+    frame = contexts.to_frame().select([str(name) for name in names])
+    try:
+        return frame.to_pandas()
+    except ImportError:
+        return frame
 
 
 def as_policy(target: Any, log: LoggedData, name: str = "policy") -> Policy:
     """The target as a policy over the log's actions, or a ParameterError that says what may be given.
 
-    A policy with an action table is aligned by id. A function, or an object with `log_probs` and no table, answers in
-    the order of the log's own actions.
+    A policy with an action table is aligned by id, and so are the classes of a scikit-learn classifier. A function, or
+    an object with `log_probs` and no table, answers in the order of the log's own actions; a function of two arguments
+    is given their ids as the second. A name is that of a column the log keeps. A frame holds lists, or rows of (key,
+    action, probability), joined by what it shares with the log; a mapping with "rows" may name "key" and "action".
     """
     if isinstance(target, str) and target == "uniform":
         return UniformPolicy(log.actions)
     if isinstance(target, Policy):
         return aligned(target, log.actions, name)
+    if isinstance(target, str):
+        return _column(log.kept_column(target), log, name)
     if isinstance(target, Mapping):
-        return _top_k(target, log, name)
+        return _from_mapping(target, log, name)
     if hasattr(target, "log_probs"):
         return FunctionPolicy(lambda contexts: target.log_probs(contexts).exp(), log.actions)
+    if hasattr(target, "predict_proba") and hasattr(target, "classes_"):
+        return FunctionPolicy(ClassifierTarget(target, log.actions, name), log.actions)
     if callable(target):
-        return FunctionPolicy(target, log.actions)
-    if isinstance(target, Sequence | np.ndarray | Tensor) and not isinstance(target, str):
+        return FunctionPolicy(_with_ids(target, log.actions), log.actions)
+    if hasattr(target, "columns") and not isinstance(target, np.ndarray):  # a frame of any library
+        return joined_policy(target, log, name)
+    if isinstance(target, Sequence) or hasattr(target, "__array__"):
         return _column(target, log, name)
     raise ParameterError(
         f"Policy {name!r} must be a policy, a column with π(a|x) of each logged row, a function of the contexts, a "
-        f"mapping from action lists, or 'uniform', but it is {type(target).__name__}."
+        f"fitted classifier, a frame, a mapping with 'lists' or 'rows', or 'uniform', but it is "
+        f"{type(target).__name__}."
     )
 
 
+def _from_mapping(target: Mapping[Any, Any], log: LoggedData, name: str) -> Policy:
+    """{"lists": ids per context or row} or {"rows": frame or file, "key": ..., "action": ...}, with a "residual"."""
+    residual = float(target.get("residual", RESIDUAL))
+    if "rows" in target:
+        key = target.get("key") or ()
+        names = (key,) if isinstance(key, str) else tuple(key)
+        return joined_policy(target["rows"], log, name, key=names, action=target.get("action"), residual=residual)
+    return listed_policy(target.get("lists", ()), log, name, residual)
+
+
+def _with_ids(function: Callable[..., Any], actions: ActionTable) -> Callable[[FeatureTable], Any]:
+    """The function itself, or with the ids of the actions for its second argument where it must have one."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in by_place if p.default is p.empty]
+    return (lambda contexts: function(contexts, actions.vocabulary.to_list())) if len(required) == 2 else function
+
+
 def _column(target: Any, log: LoggedData, name: str) -> ColumnPolicy:
-    column = np.array(target, dtype=np.float64)
+    try:
+        column = np.array(target, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ParameterError(f"Policy {name!r} must hold numbers, one probability for each row.") from None
     if column.shape != (log.n_rows,):
         raise ParameterError(
             f"Policy {name!r} must give one probability for each of the {log.n_rows} logged rows, but its shape is "
@@ -160,28 +190,6 @@ def _column(target: Any, log: LoggedData, name: str) -> ColumnPolicy:
             f"Policy {name!r} must hold probabilities in [0, 1], but row {bad[0]} holds {column[bad[0]]}. Fix it."
         )
     return ColumnPolicy(log.actions, log.rows_fingerprint, torch.from_numpy(column))
-
-
-def _top_k(target: Mapping[Any, Any], log: LoggedData, name: str) -> TopKPolicy:
-    """{"lists": one list of the user's action ids per context of the log, "residual": mass spread evenly}."""
-    if "lists" not in target or len(target["lists"]) != log.n_contexts:
-        raise ParameterError(
-            f"Policy {name!r} must give 'lists', one list of action ids for each of the {log.n_contexts} contexts of "
-            "the log."
-        )
-    longest = max(map(len, target["lists"]))
-    codes = torch.full((log.n_contexts, max(longest, 1)), -1, dtype=torch.int64)
-    for place, actions in enumerate(target["lists"]):
-        encoded = log.actions.vocabulary.encode(list(actions)) if len(actions) else np.empty(0, np.int32)
-        if (encoded < 0).any():
-            unknown = list(actions)[int(np.argmax(encoded < 0))]
-            raise ParameterError(
-                f"Policy {name!r} lists action {unknown!r} for context {place}, but the log has no such action. "
-                "Give the log the full list of actions."
-            )
-        distinct = encoded[np.sort(np.unique(encoded, return_index=True)[1])]  # an id that is listed twice counts once
-        codes[place, : len(distinct)] = torch.from_numpy(distinct.astype(np.int64))
-    return TopKPolicy(log.actions, digest(log.context_hashes), codes, float(target.get("residual", 0.05)))
 
 
 def _check_distributions(probs: Tensor) -> None:

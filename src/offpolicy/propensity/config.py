@@ -1,6 +1,7 @@
 """How a model of β̂ is fitted, what was chosen in doing so, and means over events."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,8 @@ class FitConfig:
     """Order of batches."""
     show_progress: bool | None = None
     """Show a progress bar: always, never, or (None) only on a terminal."""
+    keep: Path | None = None
+    """Folder in which each finished fit is kept, so that a killed run need not repeat it; None keeps none."""
 
     @classmethod
     def quick(cls, seed: int = 0) -> "FitConfig":

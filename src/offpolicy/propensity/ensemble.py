@@ -20,8 +20,8 @@ from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable, LoggedData
 from offpolicy.models import IdColumn, id_columns, linear_scorer
 from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob, missing_trees, row_weights
 from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
-from offpolicy.propensity.families import FAMILIES
 from offpolicy.propensity.model import FittedModel
+from offpolicy.propensity.packing import fit_family
 from offpolicy.propensity.time_view import TimeView
 
 FOLDS = 3
@@ -31,8 +31,8 @@ SAMPLE_ROWS, SAMPLE_NUMBERS = 40_000, 4_000_000
 """The same of the sample of a longer log, on which families are chosen."""
 JUDGES = 30_000
 """Rows of a long log that are kept for weighing the families."""
-PASSES = 15
-"""Most passes over a long log."""
+PASSES, PASS_NUMBERS = 15, 2_000_000_000
+"""Most passes over a long log, and most contexts × actions in all of them beyond the first."""
 QUADRATIC_WIDTH, QUADRATIC_NUMBERS = 24, 10_000_000
 """Most features whose products are tried, and most contexts × actions for which they are."""
 TREE_ACTIONS = 64
@@ -121,7 +121,7 @@ def _by_folds(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig
     check_events(log, fold)
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(fold != 0), seen.take(fold == 0)
-    tried = {name: FAMILIES[name].fit(train, valid, None, config) for name in families_for(seen)}
+    tried = {name: fit_family(name, train, valid, None, config) for name in families_for(seen)}
     kept = _missed({name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}, valid)
     candidates = [_judged(name, tried[name], seen, fold, ids, config) for name in kept]
     shares = _weights([each.log_prob for each in candidates], seen)
@@ -141,12 +141,13 @@ def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitCo
     fold = _folds(sample, FOLDS, by, config.seed)
     part, rest = sampled.take(fold != 0), sampled.take(fold == 0)
     few = replace(config, epochs=min(config.epochs, PASSES), patience=1)
-    first = {name: FAMILIES[name].fit(part, rest, None, few) for name in families_for(sampled)}
+    first = {name: fit_family(name, part, rest, None, few) for name in families_for(sampled)}
     log_probs = {name: logged_log_prob(model.policy, rest) for name, (model, _) in first.items()}
     names = {*_missed(log_probs, rest), "uniform", "popularity", "linear"}
     judges = _folds(log, round(max(10, log.n_rows / JUDGES)), by, config.seed) == 0
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(~judges), seen.take(judges)
+    few = replace(few, epochs=max(1, min(few.epochs, PASS_NUMBERS // (seen.n_contexts * seen.n_actions))))
     tried = {name: _longer(name, outcome, train, valid, few) for name, (_, outcome) in first.items() if name in names}
     log_probs = {name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}
     kept = _missed(log_probs, valid)
@@ -167,8 +168,8 @@ def _folds(log: LoggedData, parts: int, by: Any, seed: int) -> npt.NDArray[np.in
 def _longer(name: str, outcome: FitOutcome, train: LoggedData, valid: LoggedData, config: FitConfig) -> Fit:
     """A family on a longer log: with the ridge already chosen, or as many passes as held-out rows gain from."""
     if outcome.steps or outcome.epochs:
-        return FAMILIES[name].fit(train, valid, None, config)
-    return FAMILIES[name].fit(train, None, outcome, config)
+        return fit_family(name, train, valid, None, config)
+    return fit_family(name, train, None, outcome, config)
 
 
 def _members(
@@ -213,7 +214,8 @@ def shortened(log: LoggedData, seed: int, rows: int = SAMPLE_ROWS, numbers: int 
 
 def refit(members: Sequence[Member], log: LoggedData, config: FitConfig) -> FittedModel:
     """The same families with the choices already made, fitted to another log."""
-    parts = [(FAMILIES[each.name].fit(log, None, each.outcome, config)[0],) for each in members]
+    unkept = replace(config, keep=None)  # logs of a bootstrap do not come again
+    parts = [(fit_family(each.name, log, None, each.outcome, unkept)[0],) for each in members]
     return _joined(members, parts, log)
 
 
@@ -264,7 +266,7 @@ def _judged(
     models, outcomes = [], []
     for k in range(FOLDS):
         valid = log.take(fold == k)
-        model, outcome = FAMILIES[name].fit(log.take(fold != k), valid, None, config) if k else first
+        model, outcome = fit_family(name, log.take(fold != k), valid, None, config) if k else first
         rows = torch.from_numpy(np.flatnonzero(fold == k))
         found[rows] = logged_log_prob(model.policy, valid)
         if ids:
@@ -284,7 +286,7 @@ def _fitted_again(
             parts.append(each.models)
             rows.append(each.log_prob)
         else:
-            model = FAMILIES[each.name].fit(log, None, each.outcome, config)[0]
+            model = fit_family(each.name, log, None, each.outcome, config)[0]
             parts.append((model,))
             rows.append(logged_log_prob(model.policy, log))
     return parts, rows

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from offpolicy.drawing import facts_html
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
 from offpolicy.models import Normaliser, id_columns, pooled_ids
@@ -48,7 +49,7 @@ def _cannot_refit(log: LoggedData) -> FittedModel:
     raise ParameterError("This logging policy cannot be fitted again. Make it with fit_logging_policy.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoggingPolicy:
     """The estimated logging policy β̂ of a log."""
 
@@ -75,6 +76,16 @@ class LoggingPolicy:
     """The families of an ensemble one by one, each fitted to the rows that were not held out."""
     refit: Callable[[LoggedData], FittedModel] = field(default=_cannot_refit, repr=False)
     """Fit the same model, with the choices already made, to another log (for bootstraps)."""
+
+    def __repr__(self) -> str:
+        """What it is made of, and its held-out log-likelihood."""
+        return f"LoggingPolicy({self.description}; held-out log-likelihood {self.quality.log_likelihood:.4g})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is made of, and its quality on rows it was not fitted to."""
+        about = {"model": self.description, "actions": self.n_actions, "rows": self.log.n_rows}
+        quality = {name: value for name, value in self.quality.to_json().items() if name not in ("bins", "rows")}
+        return facts_html("The estimated logging policy", about | quality)
 
     @property
     def description(self) -> str:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from offpolicy.report.numbers import UNKNOWN, duration, label, plain
+from offpolicy.drawing import UNKNOWN, duration, label, plain
 from offpolicy.results import Results
 
 MOST_FACTS = 200

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from offpolicy.atomic import write_atomic
+from offpolicy.drawing import chart_style
 from offpolicy.json_writer import json_text
 from offpolicy.report.sections import sections
 from offpolicy.results import parse_results, read_results
@@ -50,7 +51,8 @@ def render_report(results: Mapping[str, Any]) -> str:
 
 def _rendered(plain: Any, where: str) -> str:
     parsed = parse_results(plain, where)
-    script, style = ((ASSETS / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    script, page_style = ((ASSETS / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    style = chart_style() + page_style
     page = (
         _environment()
         .get_template("page.html")

@@ -6,10 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from offpolicy.report.figures import Chart, frequency_charts
-from offpolicy.report.numbers import plain
-from offpolicy.report.svg import panel
-from offpolicy.results import Frequency
+from offpolicy.drawing import chart_style, panel, plain
+from offpolicy.results import Chart, Frequency, frequency_charts
 
 STYLE = """
 body { max-width: none; margin: 2rem; }
@@ -77,13 +75,6 @@ def profile_charts(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     return frequency_charts(shown)
 
 
-def standalone(chart: Chart) -> str:
-    """A chart as an SVG file that brings its own style."""
-    opening = Markup('<svg xmlns="http://www.w3.org/2000/svg" ')
-    drawn = opening + chart.svg.removeprefix(Markup("<svg "))
-    return str(drawn.replace(Markup(">"), Markup("><style>{}</style>").format(Markup(_style())), 1)) + "\n"
-
-
 def reproduction_page(title: str, sections: Sequence[Markup], charts: Sequence[Chart]) -> str:
     """A page that opens offline."""
     style = _style() + STYLE
@@ -109,4 +100,4 @@ def reproduction_page(title: str, sections: Sequence[Markup], charts: Sequence[C
 
 
 def _style() -> str:
-    return files("offpolicy.report").joinpath("page.css").read_text(encoding="utf-8")
+    return chart_style() + files("offpolicy.report").joinpath("page.css").read_text(encoding="utf-8")

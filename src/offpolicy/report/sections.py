@@ -1,10 +1,22 @@
 """The sections of the report as plain values for the page: what to write, what to draw, what is missing."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from offpolicy.drawing import UNKNOWN, Strip, chance, decimals, factor, fixed, label, moment, percent, plain
 from offpolicy.report.cards import columns, fact, facts, run_card
-from offpolicy.report.figures import (
+from offpolicy.report.verdict import BADGE, TONE, by_certainty, flip_sentence, headline, unbroken, value_places
+from offpolicy.results import (
     Chart,
+    Estimate,
+    Evaluation,
+    Interval,
+    Outcome,
+    PolicyResult,
+    Results,
+    Segment,
+    TwoPartInterval,
+    Weights,
     balance_chart,
     calibration_chart,
     frequency_charts,
@@ -12,17 +24,6 @@ from offpolicy.report.figures import (
     sensitivity_chart,
     weights_chart,
 )
-from offpolicy.report.numbers import UNKNOWN, chance, factor, fixed, label, moment, percent, plain
-from offpolicy.report.svg import Strip
-from offpolicy.report.verdict import (
-    BADGE,
-    TONE,
-    by_certainty,
-    flip_sentence,
-    headline,
-    value_places,
-)
-from offpolicy.results import Estimate, Evaluation, Interval, PolicyResult, Results, TwoPartInterval, Weights
 
 MOST_POLICIES = 12
 MOST_ACTIONS = 20
@@ -35,6 +36,15 @@ SHARES = {
 }
 """Checks whose value is a share and reads best in percent."""
 MOST_SEGMENTS = 100
+FINDINGS = {
+    "better": "better",
+    "worse": "worse",
+    "unclear": "not clear",
+    "kept": "within its limit",
+    "broken": "beyond its limit",
+    "refused": "cannot be told",
+}
+FINDING_TONE = {"better": "good", "kept": "good", "unclear": "fair", "refused": "fair", "worse": "bad", "broken": "bad"}
 NAMES = {
     "guaranteed": "guaranteed: with a proof",
     "worst_case": "worst case over β̂'s band",
@@ -55,7 +65,8 @@ def sections(results: Results) -> dict[str, Any]:
         "policies": _policies(evaluation, results.weights) if evaluation else [],
         "unshown": max(0, len(evaluation.policies) - MOST_POLICIES) if evaluation else 0,
         "head_to_head": _head_to_head(evaluation) if evaluation else [],
-        "segments": _segments(evaluation) if evaluation else None,
+        "outcomes": _outcomes(evaluation) if evaluation else None,
+        "segments": _segments(evaluation) if evaluation else [],
         "logging": _logging(evaluation) if evaluation else [],
         "calibration": _calibration(evaluation) if evaluation else None,
         "frequency": frequency_charts(results.frequency),
@@ -96,7 +107,8 @@ def _overview(evaluation: Evaluation) -> dict[str, Any]:
         "value": fixed(logging.value, places),
         "ends": _ends(ends[0], ends[1], places),
     }
-    return {"rows": rows, "today": today, "scale": strip.scale(), "level": percent(evaluation.level)}
+    reward = label(evaluation.reward, 60) or "reward"
+    return {"rows": rows, "today": today, "scale": strip.scale(), "level": percent(evaluation.level), "reward": reward}
 
 
 def _overview_row(name: str, policy: PolicyResult, strip: Strip, places: int) -> dict[str, Any]:
@@ -166,8 +178,12 @@ def _policy(
         "advice": label(verdict.advice, 500),
         "flip": flip_sentence(policy, evaluation.against().get(name)),
         "said": [label(one, 500) for one in (policy.guarantee, policy.sensitivity.sentence) if one],
-        "checks": checks,
-        "failed": sum(not check.passed for check in policy.preflight.checks),
+        "checks": [
+            {"failed": failed, "rows": rows}
+            for failed in (True, False)
+            if (rows := [c for c in checks if c["passed"] != failed])
+        ],
+        "n_checks": len(checks),
         "charts": [chart for chart in charts if chart],
         "missing": [name for name, chart in zip(said, charts, strict=True) if chart is None],
         "estimators": _estimators(policy, evaluation.logging.value, places),
@@ -191,7 +207,6 @@ def _estimators(policy: PolicyResult, logging_value: float | None, places: int) 
     for estimate, ends in zip(known, shown, strict=True):
         tip = _interval_tip(label(estimate.name), estimate.value, ends, places)
         low, high = (None, None) if ends is None else (ends.low, ends.high)
-        hyper = ", ".join(f"{label(k, 30)} {fact(v)}" for k, v in estimate.hyper.items())
         rows.append(
             {
                 "name": label(estimate.name),
@@ -199,34 +214,78 @@ def _estimators(policy: PolicyResult, logging_value: float | None, places: int) 
                 "value": fixed(estimate.value, places),
                 "ends": _ends(low, high, places),
                 "mean_weight": fixed(estimate.mean_weight, 2),
-                "hyper": label(hyper, 200),
                 "note": label(estimate.note, 300),
             }
         )
-    return {"rows": rows, "scale": strip.scale()}
-
-
-def _segments(evaluation: Evaluation) -> dict[str, Any] | None:
-    """The candidates by segment; None where no breakdown was asked for."""
-    if not evaluation.segments:
-        return None
-    places = value_places(evaluation)
-    rows = [
-        {
-            "segment": label(s.segment, 60),
-            "policy": label(s.policy, 60),
-            "rows": plain(s.rows),
-            "value": fixed(s.value, places),
-            "logging": fixed(s.logging, places),
-            "difference": fixed(s.difference, places, sign=True),
-            "ends": _ends(s.difference_low, s.difference_high, places),
-            "p": "refused" if s.refused else _p_value(s.adjusted_p_value),
-        }
-        for s in evaluation.segments[:MOST_SEGMENTS]
+    settings = [
+        (label(one.name), label(", ".join(f"{label(k, 30)} {fact(v)}" for k, v in one.hyper.items()), 200))
+        for one in known
+        if one.hyper
     ]
-    more = len(evaluation.segments) - len(rows)
-    column = label(evaluation.segments[0].column, 60)
-    return {"column": column, "rows": rows, "level": percent(evaluation.level), "more": more}
+    return {"rows": rows, "scale": strip.scale(), "settings": settings}
+
+
+def _difference(strip: Strip, one: Outcome | Segment, name: str, places: int) -> dict[str, Any]:
+    """What outcomes and segments have in common: a difference with its interval, and the two values behind it."""
+    ends = (one.difference_low, one.difference_high)
+    tip = f"{name}\ndifference {fixed(one.difference, places, sign=True)}\ninterval {_ends(*ends, places)}"
+    return {
+        "policy": label(one.policy, 60),
+        "strip": strip.draw(tip, one.difference, ends),
+        "difference": fixed(one.difference, places, sign=True),
+        "ends": _ends(*ends, places),
+        "value": fixed(one.value, places),
+        "logging": fixed(one.logging, places),
+    }
+
+
+def _places(rows: Sequence[Outcome | Segment]) -> int:
+    halves = [(o.difference_high - o.difference_low) / 2 for o in rows if o.difference_high > o.difference_low]
+    return decimals(min(halves, default=None))
+
+
+def _outcomes(evaluation: Evaluation) -> dict[str, Any] | None:
+    """Every reward and guardrail; None where there is one reward only."""
+    if not evaluation.outcomes:
+        return None
+    rewards = []
+    for name in list(dict.fromkeys(one.reward for one in evaluation.outcomes))[:MOST_POLICIES]:
+        of = [one for one in evaluation.outcomes if one.reward == name][:MOST_POLICIES]
+        places = _places(of)
+        strip = Strip.over([v for o in of for v in (o.difference, o.difference_low, o.difference_high)], 0.0, 300)
+        rows = [
+            _difference(strip, one, label(one.policy, 60), places)
+            | {
+                "relative": "" if one.relative is None else f"({percent(one.relative, sign=True)})",
+                "finding": FINDINGS[one.finding],
+                "tone": FINDING_TONE[one.finding],
+            }
+            for one in of
+        ]
+        way = "rise" if of[0].lower_is_better else "fall"
+        limit = f"may {way} by at most {label(of[0].limit_text, 20)}" if of[0].guardrail else ""
+        rewards.append({"name": label(name, 60), "limit": limit, "rows": rows, "scale": strip.scale()})
+    decisions = [{"holds": one.holds, "sentence": unbroken(label(one.sentence, 500))} for one in evaluation.decisions]
+    return {"rewards": rewards, "decisions": decisions[:MOST_POLICIES], "level": percent(evaluation.level)}
+
+
+def _segments(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The candidates by segment, column by column; nothing where no breakdown was asked for."""
+    parts = []
+    for column in dict.fromkeys(one.column for one in evaluation.segments):
+        of = [one for one in evaluation.segments if one.column == column]
+        shown = of[:MOST_SEGMENTS]
+        places = _places(shown)
+        strip = Strip.over([v for s in shown for v in (s.difference, s.difference_low, s.difference_high)], 0.0, 220)
+        rows = [
+            _difference(strip, one, label(one.segment, 60), places)
+            | {"segment": label(one.segment, 60), "rows": plain(one.rows)}
+            | {"p": "refused" if one.refused else _p_value(one.adjusted_p_value)}
+            for one in shown
+        ]
+        about = {"column": label(column, 60), "level": percent(evaluation.level), "more": len(of) - len(shown)}
+        parts.append(about | {"rows": rows, "scale": strip.scale()})
+    return parts
 
 
 def _p_value(p: float | None) -> str:

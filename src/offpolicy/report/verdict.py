@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from offpolicy.report.numbers import chance, decimals, factor, fixed, label, percent, plain
+from offpolicy.drawing import chance, decimals, factor, fixed, label, percent, plain
 from offpolicy.results import Comparison, Evaluation, Interval, PolicyResult
 
 TONE = {"answerable": "good", "answerable on part": "fair", "run an experiment": "bad"}
@@ -25,6 +25,8 @@ class Headline:
     advice: str
     reasons: tuple[str, ...]
     flip: str
+    decision: str = ""
+    """What all rewards and guardrails say together."""
 
 
 def best_policy(evaluation: Evaluation) -> str | None:
@@ -52,12 +54,33 @@ def headline(evaluation: Evaluation) -> Headline | None:
     return Headline(
         tone=TONE[verdict.answer],
         badge=BADGE[verdict.answer],
-        title=_title(label(name, 60), verdict.answer, comparison),
+        title=_title(label(name, 60), verdict.answer, comparison) + _but(evaluation, name, comparison),
         lead=_lead(label(name, 60), policy, comparison, evaluation),
-        advice=label(verdict.advice, 500),
+        advice=label(verdict.advice, 500) + _also(evaluation, name),
         reasons=tuple(label(reason, 300) for reason in verdict.reasons),
         flip=flip_sentence(policy, comparison),
+        decision=next((unbroken(label(one.sentence, 500)) for one in evaluation.decisions if one.policy == name), ""),
     )
+
+
+def _but(evaluation: Evaluation, name: str, comparison: Comparison | None) -> str:
+    """That other rewards or guardrails do not agree with a better policy."""
+    decision = next((one for one in evaluation.decisions if one.policy == name), None)
+    if decision is None or decision.holds or comparison is None or (comparison.joint_low or comparison.low) <= 0:
+        return ""
+    return f" on {label(evaluation.reward, 40)}, but not every reward and guardrail agrees"
+
+
+def _also(evaluation: Evaluation, name: str) -> str:
+    """That the advice is about the first reward only."""
+    decision = next((one for one in evaluation.decisions if one.policy == name), None)
+    first = label(evaluation.reward, 40)
+    return "" if decision is None or decision.holds else f" That is for {first}: decide on all rewards together."
+
+
+def unbroken(text: str) -> str:
+    """A sentence whose percentages stay on one line."""
+    return text.replace(" %", "\u00a0%")
 
 
 def _title(name: str, answer: str, comparison: Comparison | None) -> str:

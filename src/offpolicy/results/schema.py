@@ -16,6 +16,8 @@ LARGEST = 1e100
 """Numbers beyond this count as unknown, so that no arithmetic of a chart overflows."""
 
 Answer = Literal["answerable", "answerable on part", "run an experiment"]
+Finding = Literal["better", "worse", "unclear", "kept", "broken", "refused"]
+"""Of a reward: better, worse or unclear; of a guardrail: kept, broken or unclear."""
 
 
 def _or_unknown(value: float | None) -> float | None:
@@ -174,6 +176,13 @@ class PolicyResult(Part):
     assumes: str = ""
     """For slates, how users are assumed to look at them: any, cascade or independent."""
 
+    def __repr__(self) -> str:
+        """Value, interval and verdict."""
+        ends, answer = self.interval, self.preflight.verdict.answer
+        return f"PolicyResult({self.name!r}: {self.value:.4g}, {ends.low:.4g} to {ends.high:.4g}, {answer})"
+
+    __str__ = __repr__
+
 
 class Comparison(Part):
     """A candidate against a reference, on the same clusters."""
@@ -217,6 +226,47 @@ class Segment(Part):
     """Two-sided, for no difference, after Holm's correction over all segments and candidates."""
     refused: bool = False
     """Whether the verdict on the segment's rows is not "answerable"; then there is no p-value."""
+
+
+class Outcome(Part):
+    """A policy under one of several rewards, against logging.
+
+    Intervals of rewards hold for all rewards and candidates at once. Those of guardrails hold for all candidates: a
+    policy must pass every guardrail, so their number gives chance no further opening.
+    """
+
+    reward: str
+    guardrail: bool = False
+    policy: str
+    value: Finite
+    low: Finite
+    high: Finite
+    logging: Finite
+    """The logging policy's value under this reward."""
+    difference: Finite
+    difference_low: Finite
+    difference_high: Finite
+    relative: Number = None
+    """The difference relative to the logging policy's value; None where that is zero."""
+    adjusted_p_value: Number = None
+    """Two-sided, for no difference, after Holm's correction over all rewards and candidates; None for guardrails."""
+    limit: Number = None
+    """Of a guardrail: the difference that must not be passed, downwards or, if `lower_is_better`, upwards."""
+    limit_text: str = ""
+    """The limit as it was given, such as 2 %."""
+    lower_is_better: bool = False
+    finding: Finding
+    refused: bool = False
+    """Whether the verdict under this reward is not "answerable"; then nothing is found."""
+
+
+class Decision(Part):
+    """What the rewards and guardrails say about one candidate, taken together."""
+
+    policy: str
+    holds: bool
+    """Better on a reward, worse on none, and every guardrail kept: all of it at the level, many looks counted."""
+    sentence: str
 
 
 class CalibrationBin(Part):
@@ -264,7 +314,7 @@ class Evaluation(Part):
 
     level: Finite = 0.95
     best: str = ""
-    """The candidate with the highest lower confidence bound."""
+    """The candidate with the highest lower confidence bound; of learned ones that with the highest value."""
     best_bound: Number = None
     """Its bound, taken so that those of all candidates hold at once: choosing the highest is part of the level."""
     logging: Annotated[Logging, Maybe] = Logging()
@@ -272,8 +322,49 @@ class Evaluation(Part):
     comparisons: Annotated[list[Comparison], MaybeList] = []
     segments: Annotated[list[Segment], MaybeList] = []
     """The candidates by segment, where a breakdown was asked for."""
+    outcomes: Annotated[list[Outcome], MaybeList] = []
+    """Every candidate under every reward and guardrail, where there are several."""
+    decisions: Annotated[list[Decision], MaybeList] = []
+    reward: str = ""
+    """The name of the reward that values are means of."""
     reward_range: Annotated[list[Number], MaybeList] = []
     log: Annotated[dict[str, Any], Maybe] = {}
+    frames: Literal["polars", "pandas"] = "polars"
+    """What `to_frame` makes: the kind of frame the log was read from."""
+
+    def __repr__(self) -> str:
+        """The policies with their values, the best one first."""
+        order = sorted(self.policies.items(), key=lambda item: item[0] != self.best)
+        shown = ", ".join(f"{name} {one.value:.4g}" for name, one in order[:5])
+        more = f" and {len(order) - 5} more" if len(order) > 5 else ""
+        return f"Evaluation({shown}{more}; logging {self.logging.value:.4g}; best {self.best!r})"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: verdict, decisions and the table of values."""
+        from offpolicy.results.tables import evaluation_html
+
+        return evaluation_html(self)
+
+    def to_frame(self, table: str = "values", kind: str | None = None) -> Any:
+        """A table as a frame of the kind the log was read from, or a "polars" or "pandas" one.
+
+        "values" has a row for every policy, under every reward and in every segment; the others are "comparisons",
+        "estimates" and "checks".
+        """
+        from offpolicy.results.tables import table_of
+
+        return table_of(self, table).to_frame(kind or self.frames)
+
+    def plot(self, what: str = "values", policy: str | None = None) -> Any:
+        """A chart of the report, as notebooks show it (`.save("chart.svg")` writes it).
+
+        "values" of all policies, "sensitivity" and "balance" of one (the best unless named), or "calibration" of β̂.
+        """
+        from offpolicy.results.figures import plotted
+
+        return plotted(self, what, policy or self.best)
 
     def __getitem__(self, name: str) -> PolicyResult:
         """The result of one policy."""
@@ -348,6 +439,33 @@ class RiskyAction(Part):
     weight_share: Number = None
 
 
+class Candidate(Part):
+    """One learned policy among which a choice was made, on the user's scale of rewards."""
+
+    method: str
+    value: Number = None
+    low: Number = None
+    """Lower end of an interval that holds for all candidates at once, as all other ends here."""
+    high: Number = None
+    gain: Number = None
+    """Estimated difference to the logging policy."""
+    gain_low: Number = None
+    gain_high: Number = None
+    seconds: Number = None
+    """That learning it took."""
+    chosen: bool = False
+
+
+class Choice(Part):
+    """Which of several learned policies was chosen, and whether it is better than logging."""
+
+    method: str
+    recommendation: Literal["policy", "experiment", "logging"]
+    """Ship the policy; probably better, but test it; stay with logging."""
+    sentence: str
+    candidates: Annotated[list[Candidate], MaybeList] = []
+
+
 class Results(Part):
     """The whole file."""
 
@@ -361,4 +479,12 @@ class Results(Part):
     frequency: Annotated[list[Frequency], MaybeList] = []
     propensity_models: Annotated[list[PropensityModel], MaybeList] = []
     learning: Annotated[dict[str, list[dict[str, Any]]], Maybe] = {}
+    choice: Choice | None = None
+    """Where policies were learned: which one was chosen."""
     risky_actions: Annotated[list[RiskyAction], MaybeList] = []
+
+    def __repr__(self) -> str:
+        """The kind of run and its evaluation."""
+        return f"Results({self.kind}: {self.evaluation!r})"
+
+    __str__ = __repr__

@@ -2,9 +2,9 @@
 
     q̂(x, a) = sigmoid(c + h(x)·w_a + b_a),   c the log-odds of the mean reward
 
-Fitted to logged rows by binary cross-entropy (rewards in [0, 1]), stopped on the log-loss of held-out contexts. A
-penalty pulls an action the log says little about towards the mean reward. With folds, each row's imputed reward and
-its context's rewards come from a model that did not see it.
+Fitted to logged rows by binary cross-entropy (rewards in [0, 1]): where the states h(x) are given, a regression for
+every action, to convergence (`logistic`); else by minibatches, stopped on the log-loss of held-out contexts. With
+folds, each row's imputed reward and its context's rewards come from a model that did not see it.
 """
 
 import copy
@@ -31,10 +31,13 @@ from offpolicy.models import (
     linear_scorer,
     linear_values,
     offered_in,
+    set_actions,
+    spectral_scorer,
     two_tower_scorer,
     with_candidate_features,
 )
 from offpolicy.progress import progress
+from offpolicy.rewards.logistic import RIDGES, fit_regressions, fits_in_memory
 from offpolicy.rewards.model import choice_rewards, rewards_of_rows
 from offpolicy.seeding import torch_generator
 
@@ -56,7 +59,9 @@ class RewardFitConfig:
     batch_contexts: int | None = None
     """Contexts per step, with all their rows; None takes 512, or fewer so that an epoch has at least 16 steps."""
     ridge: float | None = None
-    """Penalty κ/2·|θ|² over the whole log; None takes 1 for a linear model and 0 for towers."""
+    """Penalty κ/2·|θ|² over the whole log; None chooses it on held-out folds, or takes 0 for towers."""
+    pessimism: float = 0.0
+    """Standard deviations by which an action's intercept is lowered; felt by actions with few rows (not by towers)."""
     held_out: float = 0.1
     """Share of contexts (or clusters) whose log-loss chooses the number of epochs."""
     patience: int = 4
@@ -207,16 +212,20 @@ def fit_reward_model(
 ) -> CrossFittedRewards:
     """Fit q̂ to the log.
 
-    `model` is "linear", "two_tower" or a function that makes a `Scorer` for a log. With `folds`, rows are divided by
-    cluster (or context), and each fold is imputed by a model of the others; None fits one model to all rows.
+    `model` is "linear", "two_tower", "spectral" or a function that makes a `Scorer` for a log. With `folds`, rows are
+    divided by cluster (or context), and each fold is imputed by a model of the others; None fits one model to all rows.
     """
     config = config or RewardFitConfig(seed=seed)
     makers: dict[str, ScorerMaker] = {
         "linear": linear_scorer,
         "two_tower": lambda part: two_tower_scorer(part, seed=config.seed),
+        "spectral": spectral_scorer,
     }
     maker = makers[check_choice("model", model, makers)] if isinstance(model, str) else model
     groups = len(np.unique(log.cluster_index))
+    scorer = with_candidate_features(maker(log), log)
+    if groups > 1 and 0 < log.mean_reward < 1 and fits_in_memory(scorer) and set_actions(scorer, *scorer.actions()):
+        return _by_regressions(log, scorer, folds, config)
     if groups < 2:
         epochs, log_loss = config.epochs, math.nan
     else:
@@ -229,6 +238,23 @@ def fit_reward_model(
     row_fold = log.folds(folds, seed=config.seed)
     fitted = tuple(_fit(maker, log.take(row_fold != k), config, epochs)[0] for k in range(folds))
     return CrossFittedRewards(log, whole, log_loss, fitted, row_fold)
+
+
+def _by_regressions(log: LoggedData, scorer: Scorer, folds: int | None, config: RewardFitConfig) -> CrossFittedRewards:
+    """A regression for every action on the states of a scorer, whose own weights are replaced."""
+    groups = len(np.unique(log.cluster_index))
+    row_fold = log.folds(min(folds or 3, groups), seed=config.seed)
+    ridges = RIDGES if config.ridge is None else (config.ridge,)
+    found = fit_regressions(scorer, log, row_fold, ridges=ridges, pessimism=config.pessimism)
+
+    def model(theta: Tensor) -> FittedRewards:
+        own = copy.deepcopy(scorer)
+        set_actions(own, theta[:, :-1], theta[:, -1])
+        return FittedRewards(own, 0.0)
+
+    if folds is None:
+        return CrossFittedRewards(log, model(found.whole), found.log_loss)
+    return CrossFittedRewards(log, model(found.whole), found.log_loss, tuple(map(model, found.folds)), row_fold)
 
 
 def _chosen_epochs(

@@ -25,9 +25,11 @@ from offpolicy.policies import Policy, logged_log_prob, row_weights, tensor
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
 from offpolicy.rewards import RewardFitConfig, fit_reward_model
 from offpolicy.tuning.spaces import Setting, Space, search_space
-from offpolicy.tuning.study import Outcome, Report, Tuned, search
+from offpolicy.tuning.study import Outcome, Report, Trial, Tuned, search
 from offpolicy.uncertainty import row_uncertainty
 
+DEFAULT = -1
+"""The place of the method's own defaults among the trials."""
 Score = Callable[[Any], float]
 """The score of a policy; larger is better."""
 
@@ -42,7 +44,7 @@ class HeldOutValue:
 
     log: LoggedData
     log_logging: Tensor
-    metric: str = "lower_bound"
+    metric: str = "value"
 
     @torch.no_grad()
     def __call__(self, policy: Any) -> float:
@@ -101,7 +103,7 @@ class Problem:
             q = fit_reward_model(train, config.scorer, config=RewardFitConfig(seed=config.seed, show_progress=False))
         if on_log:
             score: Score = HeldOutValue(
-                valid, logged_log_prob(_scoring_logging_policy(logging, train), valid), _metric(metric)
+                valid, logged_log_prob(_scoring_logging_policy(logging_policy, valid), valid), _metric(metric)
             )
         else:
             monitor = monitor_of(valid, metric)
@@ -128,14 +130,19 @@ class Problem:
         assert learned.best_metric is not None
         return Outcome(learned.best_metric, {"epochs": learned.best_epoch + 1})
 
+    def default(self, method: MethodSpec, config: LearnerConfig) -> Trial:
+        """The method's own defaults, scored once as they come out: the trial that tuning must not do worse than."""
+        learned = learn_policy(self.log, method, config=config, **self.given)
+        return Trial(DEFAULT, "complete", self.score(learned.policy), {})
+
 
 def _metric(metric: str | None) -> str:
-    return held_out_metric(metric or "lower_bound")
+    return held_out_metric(metric or "value")
 
 
-def _scoring_logging_policy(logging: Any, train: LoggedData) -> Any:
-    """β̂ to score with: under alternation the policy's own β̂ changes, so scoring uses a separate one."""
-    return logging if logging is not None else fit_logging_policy(train, "linear")
+def _scoring_logging_policy(given: Any, valid: LoggedData) -> Any:
+    """β̂ to score with: one that was given, else fitted to the rows that judge, which trained no candidate."""
+    return given if given is not None and not isinstance(given, str) else fit_logging_policy(valid, given or "linear")
 
 
 def tune(
@@ -155,9 +162,11 @@ def tune(
 ) -> Tuned:
     """Search a method's hyper-parameters, learning rate and number of epochs; the same budget whatever the method.
 
-    Each trial learns on the log and is scored every epoch, early stopping included: by `validation` (a function of the
-    policy, candidate lists, (contexts, positives), or another log), else by the self-normalised value of a held-out
-    share (`config.held_out`) of the log, `metric` "lower_bound" (default) or "value". Trials whose scores stay below
+    Beside the trials the method's own defaults are learned with: the best of all wins, so that tuning cannot do worse
+    by its own judge. Each trial learns on the log and is scored every epoch, early stopping included: by `validation`
+    (a function of the policy, candidate lists, (contexts, positives), or another log), else by the self-normalised
+    value of a held-out share (`config.held_out`) of the log with propensities of its own, `metric` "value" (default)
+    or "lower_bound". Trials whose scores stay below
     the median of earlier ones are pruned unless `prune=False`. `given` are `logging_policy`, `uncertainty` and
     `reward_model`, as for `learn_policy`.
     """
@@ -171,7 +180,7 @@ def tune(
     def objective(settings: Mapping[str, Setting], report: Report) -> Outcome:
         return problem.trial(row, config, settings, report)
 
-    return search(
+    found = search(
         objective,
         dimensions,
         name=row.name,
@@ -182,3 +191,8 @@ def tune(
         identity=identity,
         show_progress=show_progress,
     )
+    default = problem.default(row, config)
+    trials_done = (default, *found.trials)
+    if default.value is None or default.value < found.value:
+        return dataclasses.replace(found, trials=trials_done)
+    return Tuned(found.method, default.settings, default.value, trials_done)

@@ -67,7 +67,15 @@ def _of_frequencies(log_prob: Tensor, events: float) -> Tensor:
 
 
 def _of_popularity(logging_policy: LoggingPolicy) -> Tensor:
-    return _of_frequencies(logging_policy.row_log_prob, logging_policy.log.n_events)
+    return _of_shares(logging_policy.row_log_prob, logging_policy.log, logging_policy.log)
+
+
+def _of_shares(log_prob: Tensor, data: LoggedData, rows: LoggedData) -> Tensor:
+    """Of the popularity of actions; among candidates an action's share rests on the events in which it was taken."""
+    if rows.candidates is None:
+        return _of_frequencies(log_prob, data.n_events)
+    taken = tensor(data.action_weight)[tensor(rows.action).long()]
+    return (-torch.expm1(log_prob).clamp(max=0.0) / taken.clamp(min=1.0)).sqrt()
 
 
 def _of_counts(logging_policy: LoggingPolicy) -> Tensor:
@@ -89,12 +97,20 @@ def uncertainty_of(
 
     Of an ensemble: what its members' U say together, and how far they disagree.
     """
+    if rows.candidates is not None and (rows.candidates.sizes[rows.context_index] == 1).any():
+        choice = rows.candidates.sizes[rows.context_index] > 1  # where there is none, nothing is uncertain
+        result = torch.zeros(rows.n_rows, dtype=torch.float64)
+        if choice.any():
+            some, source = rows.take(choice), data if rows is not data else data.take(choice)
+            given = {"ridge": ridge, "normalisation": normalisation}
+            result[torch.from_numpy(choice)] = uncertainty_of(model, source, some, form, **given)  # type: ignore[arg-type]
+        return result
     if model.members:
         return _of_ensemble(model, data, rows, form, ridge, normalisation)
     if isinstance(model.base, UniformPolicy):
         return torch.zeros(rows.n_rows, dtype=torch.float64)
     if model.is_counted:
-        return _of_frequencies(logged_log_prob(model.policy, rows), data.n_events)
+        return _of_shares(logged_log_prob(model.policy, rows), data, rows)
     own = _of_model(
         model, data, rows, form, model.ridge if ridge is None and normalisation == "raw" else ridge, normalisation
     )

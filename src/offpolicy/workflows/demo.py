@@ -15,8 +15,8 @@ from offpolicy.artifacts import load_policy
 from offpolicy.atomic import atomic_file, write_atomic
 from offpolicy.datasets import LinearSoftmaxWorld
 from offpolicy.estimators import ESTIMATORS
-from offpolicy.evaluation import PolicyRows, learned_groups
-from offpolicy.learning import METHODS
+from offpolicy.evaluation import PolicyRows, chosen_lambdas, learned_groups, log_driven
+from offpolicy.learning import AUTO, METHODS, PORTFOLIO
 from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary, pieces
 from offpolicy.policies import Policy, tensor
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
@@ -32,20 +32,21 @@ from offpolicy.workflows.run import RunOptions, check_folder, mark_folder
 HELD_OUT = 0.1
 LEVEL = 0.95
 REFITS = 5
-LEARNERS = ("ce", "bips_cap", "uips")
-"""Methods the demo learns a policy with, at their default hyper-parameters."""
-LEARNING: Mapping[str, Any] = {"epochs": 30, "learning_rate": 0.05, "metric": "lower_bound"}
+LEARNERS = PORTFOLIO
+"""Methods that `auto` learns with, at their defaults, and chooses among."""
 SHARE = 0.3
 """Contexts kept for the evaluation."""
 FRESH = 20_000
 """Contexts over which a learned policy's true value is taken."""
+SHOWN = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
+"""The estimators that matter most."""
 NOTES = (
-    "β̂, U, γ and the reward model behind dm and the dr family are fitted to this log alone; no hyper-parameter but γ "
-    "is tuned. The columns on the right use the true β* with U = 0 and the same reward model: what is left there is "
-    "sampling noise and the bias of the weight itself. One log is one draw: another --seed ranks estimators otherwise.",
-    "ips_gt is given the true propensities in both. minvar_paper and stablevar_paper are what the paper prints: they "
-    "answer close to 0 whatever the policy (see docs/estimators.md). The _official forms take U as the released code "
-    "normalises it, and their own γ.",
+    "β̂, U, γ, λ and the reward model behind dm and the dr family come from this log alone. The columns on the right "
+    "use the true β* with U = 0 and the same reward model: what is left there is sampling noise and the bias of the "
+    "weight itself. One log is one draw: another --seed ranks estimators otherwise.",
+    "--all shows every estimator. ips_gt is given the true propensities in both. minvar_paper and stablevar_paper are "
+    "what the paper prints: they answer close to 0 whatever the policy (see docs/estimators.md). The _official forms "
+    "take U as the released code normalises it, and their own λ and γ.",
 )
 
 
@@ -167,14 +168,12 @@ class DemoPath:
     def commands(self) -> tuple[str, ...]:
         """The demo's commands as one would type them."""
         log = f"{self.spec.source} --config {self.folder / 'columns.toml'}"
-        methods = " ".join(f"--method {name}" for name in LEARNERS)
-        chosen = " ".join(f"--set {name}={value}" for name, value in LEARNING.items())
         out, evaluated = self.folder / "learned", self.folder / "evaluated"
         policies = " ".join(f"--policy {out / 'policies' / name}" for name in LEARNERS)
         seed = f"--seed {self.seed}"
         return (
             f"offpolicy inspect {log} {seed}",
-            f"offpolicy learn {log} {methods} --held-out {SHARE} {chosen} {seed} --out {out}",
+            f"offpolicy learn {log} --held-out {SHARE} {seed} --out {out}",
             f"offpolicy evaluate {log} {policies} --compare uniform {seed} --out {evaluated}",
             f"offpolicy report {evaluated}",
         )
@@ -184,7 +183,8 @@ class DemoPath:
         out = self.folder / "learned"
         shutil.rmtree(out / "training", ignore_errors=True)  # of a demo with another seed
         options = RunOptions(self.seed, propensity_models=False, command=self.commands[1], config=self.spec.to_json())
-        run_learn(self.spec, LEARNERS, out, options, held_out=SHARE, settings=LEARNING)
+        learned = run_learn(self.spec, (AUTO,), out, options, held_out=SHARE).results.choice
+        assert learned is not None
         folders = {name: str(out / "policies" / name) for name in LEARNERS}
         options = RunOptions(self.seed, command=self.commands[2], config=self.spec.to_json())
         run = run_evaluate(
@@ -195,7 +195,7 @@ class DemoPath:
         against = evaluation.against()
         return [
             Learned(
-                METHODS[name].label or name,
+                (METHODS[name].label or name) + (", chosen" if name == learned.method else ""),
                 _true_value(world, folder, self.seed),
                 evaluation[name],
                 against[name].probability_of_improvement,
@@ -248,12 +248,12 @@ def _estimates(
         groups=learned_groups(log, rewards),
     )
     released = replace(rows, inputs={**rows.inputs, "uncertainty": uncertainty[1]})
-    found = {}
+    found, lam = {}, chosen_lambdas(rows)
     for name, row in ESTIMATORS.items():
         if rows.unavailable(row):  # one of them needs scikit-learn, which is an extra
             continue
         official = name.endswith("_official")
-        hyper = {"gamma": gamma} if "gamma" in row.hyper and not official else {}
+        hyper = {} if official else log_driven(row, lam, gamma)
         terms = (released if official else rows).clustered(row, **hyper)
         found[name] = (terms.value, terms.mean_weight)
     return found

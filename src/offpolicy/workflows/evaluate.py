@@ -5,13 +5,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offpolicy.artifacts import SavedPolicy, load_policy
+import numpy as np
+import polars as pl
+
+from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_source
+from offpolicy.errors import LogError, ParameterError
 from offpolicy.evaluation import Evaluator, Options
+from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names
+from offpolicy.policies import JoinedTable, encoded, exploded
+from offpolicy.policy_files import policy_folder
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.findings import document
-from offpolicy.workflows.holdout import Holdout, Rows, unseen_part
-from offpolicy.workflows.roles import LogSpec, kind_notes, probability_column, resolve, without_duplicates
+from offpolicy.workflows.holdout import Holdout, later_rows, unseen_part
+from offpolicy.workflows.roles import LogSpec, kind_notes, resolve, without_duplicates
 from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
+
+NO_KEYS = ("row", "rank", "action", "actions", "probability", "prob", "propensity", "pi", "p", "note", "unknown")
+"""Columns of a file of recommendations that identify no request."""
 
 
 def run_evaluate(
@@ -21,44 +31,45 @@ def run_evaluate(
     *,
     compare_with: Mapping[str, str] | None = None,
     asked_for: Options | None = None,
+    held_out_after: str | None = None,
     out: str | Path | None = None,
 ) -> Finished:
-    """Evaluate policies (folders, columns of the log, or "uniform"), each named, on a log file.
+    """Evaluate policies, each named by whatever `policy_source` understands, on a log file.
 
     Rows that any of the saved policies was learned from are left out; β̂, U and q̂ that their runs saved for the other
-    rows are reused. `asked_for` are options of the evaluation beyond level and seed.
+    rows are reused. `asked_for` are options of the evaluation beyond level and seed; with `held_out_after`, a date or
+    time, only rows from then on count.
     """
     clock = Clock()
     references = dict(compare_with or {})
     folder = None if out is None else check_folder(out, "evaluate", (RESULTS,), options.force)
     asked = {**policies, **references}
-    saved = {name: load_policy(policy_folder(what)) for name, what in asked.items() if is_folder(what)}
+    sources = {name: policy_source(what) for name, what in asked.items()}
+    saved = {name: one for name, one in sources.items() if isinstance(one, SavedPolicy)}
     named = spec.propensity is not None
-    spec = resolve(filled_from_policies(spec, list(saved.values())))
-    log, kept, dropped = without_duplicates(spec, spec.read())
+    asked_for = asked_for or Options()
+    spec = resolve(filled_from_policies(with_columns(spec, sources), list(saved.values())))
+    spec = replace(spec, keep=(*spec.keep, *(one for one in asked_for.by if one in _others(spec))))
+    log, _, dropped = without_duplicates(spec, spec.read())
+    log, joined = with_tables(log, sources, spec)
+    if held_out_after is not None:
+        log = log.take(later_rows(log, held_out_after))
     rules = {name: Holdout.from_json((one.metadata.model_extra or {}).get("held_out")) for name, one in saved.items()}
-    part, rows, notes = unseen_part(log, {name: rule for name, rule in rules.items() if rule is not None})
-    if kept is not None:
-        rows = kept if rows is None else kept[rows]
-    targets = {name: _target(spec, rows, what, saved.get(name)) for name, what in asked.items()}
+    part, _, notes = unseen_part(log, {name: rule for name, rule in rules.items() if rule is not None})
+    targets = {name: _target(one, spec) for name, one in sources.items()}
     model = options.model(spec, named)
-    folders = [*([] if folder is None else [folder]), *(run_folder(what) for what in asked.values() if is_folder(what))]
+    folders = [*([] if folder is None else [folder]), *(run_folder(asked[name]) for name in saved)]
     nuisances, taken = nuisances_of(part, model, options.seed, folders)
     evaluator = Evaluator(
         nuisances,
         {name: targets[name] for name in policies},
         {name: targets[name] for name in references},
-        replace(asked_for or Options(), level=options.level, seed=options.seed),
+        spec.asked(replace(asked_for, level=options.level, seed=options.seed)),
     )
     models = evaluator.propensity_models() if options.propensity_models else []
     said = (
-        *spec.notes,
-        *dropped,
-        *kind_notes(spec, log),
-        *unused_propensities(spec, model),
-        *notes,
-        *taken,
-        *fit_note(evaluator),
+        *(*spec.notes, *dropped, *log.treated, *kind_notes(spec, log), *unused_propensities(spec, model)),
+        *(*joined, *notes, *taken, *own_notes(evaluator)),
     )
     results = document("evaluate", clock.facts(options, said), spec, evaluator, propensity_models=models)
     files = {}
@@ -69,27 +80,79 @@ def run_evaluate(
     return Finished(results, said, files)
 
 
-def fit_note(evaluator: Evaluator) -> tuple[str, ...]:
-    """A warning where the fit of β̂ did not converge."""
+def with_columns(spec: LogSpec, sources: Mapping[str, Any]) -> LogSpec:
+    """The log with the columns that policies need beside its rows: probabilities, and keys of files to join."""
+    names = source_names(spec.source)
+    keep, probabilities = list(spec.keep), list(spec.probabilities)
+    for name, source in sources.items():
+        if isinstance(source, str) and source != "uniform":
+            if source not in names:
+                raise LogError(
+                    f"The policy {source!r} is no column of {spec.source}.{nearest(source, names)} A policy is "
+                    f"{FORMS}. The columns are: {listed(names)}."
+                )
+            probabilities.append(source)
+        if isinstance(source, TableSource):
+            own = source_names(source.path)
+            shared = spec.key or tuple(one for one in own if one in names and one not in (*spec.roles, *NO_KEYS))
+            if not shared:
+                raise ParameterError(
+                    f"The policy {name!r} cannot be joined to the log: {source.path} has {listed(own)}, the log has "
+                    f"{listed(names)}. Give both a column that identifies a request, and name it with --key."
+                )
+            keep += shared
+    columns = tuple(dict.fromkeys(one for one in keep if one not in spec.context))
+    return replace(spec, keep=columns, probabilities=tuple(dict.fromkeys(probabilities)))
+
+
+def _others(spec: LogSpec) -> list[str]:
+    """Columns of the log that are not read for another reason."""
+    used = (*spec.context, *spec.keep, *spec.probabilities, *(name.partition("=")[0].strip() for name in spec.outcomes))
+    return [name for name in source_names(spec.source) if name not in used]
+
+
+def with_tables(log: LoggedData, sources: Mapping[str, Any], spec: LogSpec) -> tuple[LoggedData, tuple[str, ...]]:
+    """The log with the actions that only the files of policies name, and without rows that they have no entry for."""
+    notes: list[str] = []
+    for name, source in sources.items():
+        if not isinstance(source, TableSource):
+            continue
+        table = JoinedTable.read(source.path, log, name, key=spec.key, action=spec.action)
+        frame = exploded(table.frame.select(pl.col(table.action).alias("action")), log.actions)
+        new = frame["action"].filter(pl.Series(encoded(frame["action"], log.actions) < 0)).unique(maintain_order=True)
+        if len(new) and spec.actions is None:
+            known = log.actions.vocabulary.ids
+            added = new.cast(known.dtype, strict=False).drop_nulls()
+            log = log.with_actions(ActionTable(Vocabulary(pl.concat([known, added]))))
+            notes.append(f"{name}: {len(added):,} of its actions were never logged; nothing is known of their rewards.")
+        covered = table.requests(log) >= 0
+        how = (
+            f"lists share {1 - table.residual:.0%} of the probability"
+            if table.probability is None
+            else table.probability
+        )
+        notes.append(f"{name}: joined by {', '.join(table.key)} ({how}).")
+        if not covered.any():
+            raise ParameterError(
+                f"{source.path} has no entry for any row of the log (joined by {', '.join(table.key)})."
+            )
+        if not covered.all():
+            notes.append(f"{name} has no entry for {np.sum(~covered):,} of {log.n_rows:,} rows, which are left out.")
+            log = log.take(covered)
+    return log, tuple(notes)
+
+
+def own_notes(evaluator: Evaluator) -> tuple[str, ...]:
+    """What was done to further rewards, and a warning where the fit of β̂ did not converge."""
     note = evaluator.evaluation.logging.note
-    return (note,) if note else ()
-
-
-def policy_folder(path: str | Path) -> Path:
-    """The folder of a saved policy: the one named, or `policy` inside the folder of a run."""
-    folder = Path(path).expanduser()
-    return folder / "policy" if (folder / "policy").is_dir() else folder
+    treated = dict.fromkeys(said for log in evaluator.other_logs.values() for said in log.treated)
+    return (*(said for said in treated if said not in evaluator.log.treated), *((note,) if note else ()))
 
 
 def run_folder(path: str | Path) -> Path:
     """The folder of the run that a policy belongs to: RUN, RUN/policy or RUN/policies/NAME."""
     folder = policy_folder(path)
     return folder.parent.parent if folder.parent.name == "policies" else folder.parent
-
-
-def is_folder(what: str) -> bool:
-    """Whether a policy is named by its folder rather than by a column or a word."""
-    return what != "uniform" and (Path(what).expanduser().is_dir() or "/" in what)
 
 
 def unused_propensities(spec: LogSpec, model: str) -> tuple[str, ...]:
@@ -117,7 +180,11 @@ def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec
                 "candidate_features": spec.candidate_features or tuple(known.get("candidate_features", ())),
             }
         context = tuple(dict.fromkeys([*spec.context, *kinds]))
-        spec = replace(spec, context=context, kinds={**kinds, **spec.kinds}, **changes)
+        kept = known.get("missing")
+        missing = {str(name): str(how) for name, how in kept.items()} if isinstance(kept, dict) else {}
+        spec = replace(
+            spec, context=context, kinds={**kinds, **spec.kinds}, missing={**missing, **spec.missing}, **changes
+        )
         if spec.reward_range is None:
             spec = replace(spec, reward_range=policy.reward_range)
         if spec.actions is None:
@@ -125,8 +192,8 @@ def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec
     return spec
 
 
-def _target(spec: LogSpec, rows: Rows | None, what: str, saved: SavedPolicy | None) -> Any:
-    if saved is not None or what == "uniform":
-        return saved or what
-    column = probability_column(spec, what).to_numpy()
-    return column if rows is None else column[rows]
+def _target(source: Any, spec: LogSpec) -> Any:
+    """What an evaluation takes for a source."""
+    if isinstance(source, TableSource):
+        return {"rows": source.path, "key": spec.key, "action": spec.action}
+    return source

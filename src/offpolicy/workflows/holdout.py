@@ -5,6 +5,7 @@ sketch of its log: the rows with the smallest hashes. Where a log holds rows of 
 the policy's log, and the units it was learned from are left out.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offpolicy.errors import OffPolicyError, ParameterError
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, instant
 
 FEWEST_UNITS = 5
 """Contexts (or clusters) below which none can be held out."""
@@ -21,6 +22,8 @@ SKETCH = 256
 """Rows that a sketch remembers."""
 RECOGNISED = 0.01
 """A log that holds this share of a sketch is a version of the log it was made of."""
+
+HASH = re.compile(r"[0-9a-f]{1,16}")
 
 Rows = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -34,21 +37,33 @@ class Holdout:
     """Of the units; 0 where there were too few to hold any out."""
     seed: int
     unit: str
-    """What a unit is: "cluster" or "context"."""
+    """What a unit is: "cluster", "context" or "time"."""
     sketch: tuple[int, ...] = ()
+    after: str = ""
+    """The time from which on rows are held out, in ISO form; then `share` does not count."""
 
     @classmethod
-    def of(cls, log: LoggedData, share: float, seed: int) -> "Holdout":
-        """The rule for a log; with a handful of units nothing is held out."""
+    def of(cls, log: LoggedData, share: float, seed: int, after: str | None = None) -> "Holdout":
+        """The rule for a log, by units or by time; with a handful of units nothing is held out."""
         if not 0 < share < 1:
             raise ParameterError(f"held_out must be a share between 0 and 1, but it is {share}.")
         units = len(np.unique(log.cluster_index))
         sketch = np.unique(log.row_hashes)[:SKETCH].tolist()  # in ascending order
+        if after is not None:
+            later_rows(log, after)
+            return cls(share, seed, "time", tuple(sketch), str(instant(after, "--held-out-after")))
         unit = "context" if log.cluster is None else "cluster"
         return cls(share if units >= FEWEST_UNITS else 0.0, seed, unit, tuple(sketch))
 
     def divide(self, log: LoggedData) -> tuple[LoggedData, LoggedData, Rows]:
         """The rows to learn from, those held out, and the positions of the latter."""
+        if self.after:
+            later = later_rows(log, self.after)
+            parts = [
+                replace(log.take(rows), lineage=f"{log.lineage}{side} {self.after};")
+                for rows, side in ((~later, "before"), (later, "from"))
+            ]
+            return parts[0], parts[1], np.flatnonzero(later)
         if self.share == 0:
             return log, log, np.arange(log.n_rows)
         if self.unit == "cluster" and log.cluster is None:
@@ -74,6 +89,7 @@ class Holdout:
             "seed": self.seed,
             "unit": self.unit,
             "sketch": [f"{one:016x}" for one in self.sketch],
+            "after": self.after,
         }
 
     @classmethod
@@ -82,14 +98,35 @@ class Holdout:
         if not isinstance(kept, dict):
             return None
         share, seed, unit, sketch = kept.get("share"), kept.get("seed"), kept.get("unit"), kept.get("sketch")
-        if not isinstance(share, float | int) or not isinstance(seed, int) or not isinstance(sketch, list):
+        if not isinstance(share, float | int) or type(seed) is not int or not isinstance(sketch, list):
             return None
-        if unit not in ("cluster", "context") or not 0 <= share < 1:
+        after = kept.get("after", "")
+        if unit not in ("cluster", "context", "time") or not 0 <= share < 1 or not 0 <= seed < 2**63:
+            return None
+        hashes = [one for one in sketch[:SKETCH] if isinstance(one, str) and HASH.fullmatch(one)]
+        rows = tuple(int(one, 16) for one in hashes)
+        if unit != "time":
+            return cls(float(share), seed, unit, rows)
+        if not isinstance(after, str):
             return None
         try:
-            return cls(float(share), seed, unit, tuple(int(one, 16) for one in sketch[:SKETCH] if len(one) <= 16))
-        except (TypeError, ValueError):
+            return cls(float(share), seed, unit, rows, str(instant(after, "after")))
+        except ParameterError:
             return None
+
+
+def later_rows(log: LoggedData, after: str) -> npt.NDArray[np.bool_]:
+    """Which rows are of this time or later; an error where that is all or none of them."""
+    if log.instants is None:
+        missing = "has no timestamps" if log.timestamp is None else "has timestamps that are no dates"
+        raise ParameterError(f"--held-out-after needs times, but the log {missing}. Name them with --timestamp.")
+    when = instant(after, "--held-out-after")
+    later: npt.NDArray[np.bool_] = log.instants >= when
+    if later.all() or not later.any():
+        first, last = (np.datetime_as_string(end, unit="s") for end in (log.instants.min(), log.instants.max()))
+        side = "before" if later.all() else "from"
+        raise ParameterError(f"The log has no rows {side} {after}: its times reach from {first} to {last}.")
+    return later
 
 
 def unseen_part(log: LoggedData, rules: Mapping[str, Holdout]) -> tuple[LoggedData, Rows | None, tuple[str, ...]]:
@@ -100,7 +137,7 @@ def unseen_part(log: LoggedData, rules: Mapping[str, Holdout]) -> tuple[LoggedDa
     for name, rule in rules.items():
         if not rule.recognises(row_hashes):
             continue
-        if rule.share == 0:
+        if rule.share == 0 and not rule.after:
             notes.append(f"{name} was learned from all rows of this log: its evaluation uses rows it was learned from.")
             continue
         _, held, own = rule.divide(log)

@@ -1,19 +1,22 @@
 """What a log holds and whether it can answer questions at all, before there is any policy."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from offpolicy.errors import LogError
 from offpolicy.evaluation import audit, shown_one_action
 from offpolicy.json_writer import jsonable
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, Reading, Table
 from offpolicy.propensity import FitConfig, fit_logging_policy, repeat_test, shortened
 from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, resolve, without_duplicates
 
 QUICK_ROWS = 10_000
 """Rows for the quick fits; of a longer log a random share of contexts is taken."""
-QUICK_NUMBERS = 2_000_000
+QUICK_NUMBERS = 1_000_000
 """Numbers (contexts × actions) for the quick fits; of a log with more, fewer rows are taken."""
 DETERMINISTIC = 0.9
 """Share of repeated contexts with one action beyond which the logger looks deterministic."""
@@ -30,17 +33,43 @@ DAMAGED = 0.05
 
 def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
     """Facts, signs of trouble, a quick β̂ and (where propensities are recorded) their audit; plain values."""
-    spec = resolve(spec)
-    log, _, dropped = without_duplicates(spec, spec.read())
-    quick = shortened(log, seed, QUICK_ROWS, QUICK_NUMBERS)
+    spec, read, needed = _read(spec)
+    log, _, dropped = without_duplicates(spec, read)
+    quick, looked_at = _quick(log, seed)
     found: dict[str, Any] = {
         "log": log.summary() | {"source": spec.source, "columns": columns_of(spec, log)},
         "inferred": [*spec.notes, *dropped, *kind_notes(spec, log)],
+        "problems": [one.typed() for one in needed],
+        "options": [one.fix.typed for one in needed if one.fix is not None],
         "facts": _facts(log),
         "logging_model": _quick_fit(quick, seed),
         "audit": None if log.logging_prob is None else audit(quick, seed=seed).to_json(),
     }
-    return dict(jsonable(found | {"quick_rows": quick.n_rows, "advice": _advice(log, found)}))
+    return dict(jsonable(found | {"quick_rows": quick.n_rows, "looked_at": looked_at, "advice": _advice(log, found)}))
+
+
+def _read(spec: LogSpec) -> tuple[LogSpec, Reading, tuple[LogError, ...]]:
+    """The log; where options would fix all that is wrong with it, they are taken for this look, and returned."""
+    resolved = resolve(spec)
+    table = resolved.table
+    columns = None if table is None else Table(dict(table.series), table.origin)  # `read` uses up its own
+    try:
+        return resolved, resolved.read(), ()
+    except LogError as error:
+        if not error.fixes:
+            raise
+        fixed = replace(resolved.fixed(error.fixes), table=columns)
+        return fixed, fixed.read(), error.problems or (error,)
+
+
+def _quick(log: LoggedData, seed: int) -> tuple[LoggedData, str]:
+    """The rows for the quick fits, and which they are: none twice, few enough, without times where those are costly."""
+    once = log.take(~log.duplicates) if log.duplicates.any() else log
+    quick = shortened(once, seed, QUICK_ROWS, QUICK_NUMBERS)
+    said = f"{quick.n_rows:,} of {log.n_rows:,} rows"
+    if quick.timestamp is not None and quick.n_rows * quick.n_actions > QUICK_NUMBERS:  # each row is a context in time
+        return replace(quick, timestamp=None), f"{said}, without their times"
+    return quick, said
 
 
 def _facts(log: LoggedData) -> dict[str, Any]:
@@ -63,11 +92,14 @@ _QUANTILES = {"least": 0.0, "median": 0.5, "most": 1.0}
 
 
 def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
-    beta = fit_logging_policy(log, "auto", config=FitConfig.quick(seed), seed=seed)
-    certain = float((beta.row_log_prob > np.log(0.99)).double().mean())
+    config = FitConfig.quick(seed)
+    if log.n_contexts * log.width > QUICK_NUMBERS:
+        config = replace(config, epochs=min(config.epochs, 4))
+    beta = fit_logging_policy(log, "auto", config=config, seed=seed)
+    certain = _certain(beta.row_log_prob.numpy() > np.log(0.99), log)
     quality = beta.quality.to_json()
     quality.pop("bins")
-    repeats = repeat_test(beta, seed=seed)
+    repeats = repeat_test(beta, seed=seed) if log.n_rows >= log.n_actions else None  # else β̂ itself is too rough
     return {
         "model": beta.description,
         "certain_rows": certain,
@@ -75,6 +107,13 @@ def _quick_fit(log: LoggedData, seed: int) -> dict[str, Any]:
         "repeats": None if repeats is None else repeats.to_json(),
         **quality,
     }
+
+
+def _certain(certain: npt.NDArray[np.bool_], log: LoggedData) -> float:
+    """The share of rows, of those that offered a choice, whose action was as good as certain."""
+    if log.candidates is not None:
+        certain = certain[log.candidates.sizes[log.context_index] > 1]
+    return float(certain.mean()) if len(certain) else 1.0
 
 
 def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:

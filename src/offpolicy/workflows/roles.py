@@ -1,27 +1,37 @@
 """Which column of a log file plays which role: as the user says, the rest inferred from names and reported."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from offpolicy.errors import LogError, ParameterError
+from offpolicy.errors import Fix, LogError, ParameterError
+from offpolicy.evaluation import Guardrail, Options
 from offpolicy.log import (
     CategoricalColumn,
     Kind,
+    Known,
     LoggedData,
+    LogSchema,
+    Missing,
+    Reading,
+    Table,
     VowpalLog,
+    choose_context,
     column_names,
     expanded,
+    expression,
+    flags,
     format_of,
+    leaks,
     listed,
     nearest,
-    numbers,
     range_of_rewards,
-    read_log,
+    read_rows,
     read_table,
     vowpal_log,
 )
@@ -29,6 +39,7 @@ from offpolicy.progress import progress
 
 Rows = npt.NDArray[np.int64]
 KINDS: tuple[Kind, ...] = ("numeric", "categorical", "embedding", "bag")
+TREATMENTS: tuple[Missing, ...] = get_args(Missing)
 NAMES: Mapping[str, tuple[str, ...]] = {
     "action": ("action", "action_id", "item", "item_id", "arm", "arm_id", "chosen_action", "shown", "variant"),
     "reward": ("reward", "click", "clicked", "clicks", "is_click", "converted", "conversion", "rating", "label"),
@@ -45,10 +56,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "timestamp": ("timestamp", "time", "ts", "datetime", "date", "event_time"),
 }
 """Column names that imply a role, the most specific first; case is ignored."""
+ROLES = ("action", "reward", "propensity", "cluster", "timestamp")
 REQUEST_ROLES = ("candidates", "candidate_features", "request", "shown", "position", "keep_prob", "row_weight")
 """Roles of columns that say what a request offered and how many events a row stands for; never inferred from names."""
-ROW_NUMBERS = ("", "index", "unnamed: 0", "__index_level_0__", "row", "row_id", "event_id", "eventid", "impression_id")
-"""Columns that number rows and say nothing about a context."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,10 @@ class LogSpec:
     kinds: Mapping[str, str] = field(default_factory=dict)
     reward_range: tuple[float, float] | None = None
     actions: Any = None
+    exclude: tuple[str, ...] = ()
+    """Columns that are not context."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """What to do where a value is missing, by column; `*` stands for all."""
     drop_duplicates: bool = False
     candidates: str | None = None
     candidate_features: tuple[str, ...] = ()
@@ -73,49 +87,109 @@ class LogSpec:
     position: str | None = None
     keep_prob: str | None = None
     row_weight: str | None = None
+    rewards: tuple[str, ...] = ()
+    """Further rewards: columns or [NAME=]EXPRESSION."""
+    guardrails: tuple[str, ...] = ()
+    """Rewards that must not get worse, as in returns<=+2%."""
+    winsorise: float = 0.0
+    keep: tuple[str, ...] = ()
+    """More columns to keep beside the rows: keys of requests, probabilities, what to break down by."""
+    probabilities: tuple[str, ...] = ()
+    """Columns with the probabilities of policies, which are no context."""
+    key: tuple[str, ...] = ()
+    """The columns by which files of policies are joined; () for what both have."""
     notes: tuple[str, ...] = ()
     """What was inferred, in words."""
+    table: Table | None = field(default=None, repr=False, compare=False)
+    """The columns, where they were read to infer roles from them; used up by `read`."""
 
     def to_json(self) -> dict[str, Any]:
         """The roles, without what they were inferred from."""
-        roles = ("action", "reward", "propensity", "cluster", "timestamp", "reward_range")
         actions = self.actions if isinstance(self.actions, str) else None
         plain = {"source": self.source, "context": list(self.context), "kinds": dict(self.kinds), "actions": actions}
+        roles = {name: getattr(self, name) for name in (*ROLES, "reward_range")}
         offered = {name: getattr(self, name) for name in REQUEST_ROLES if getattr(self, name)}
-        return plain | {name: getattr(self, name) for name in roles} | offered
+        return plain | roles | {"missing": dict(self.missing)} | offered
 
-    def read(self) -> LoggedData:
+    def fixed(self, fixes: Sequence[Fix]) -> "LogSpec":
+        """The same log with the options that fix its problems."""
+        values = [(one.option, one.value) for one in fixes]
+        missing = dict(value.rsplit("=", 1) for option, value in values if option == "missing")
+        kinds = dict(value.rsplit("=", 1) for option, value in values if option == "kind")
+        ends = next((value.split(",") for option, value in values if option == "reward_range"), None)
+        excluded = [value for option, value in values if option == "exclude"]
+        return replace(
+            self,
+            missing={**self.missing, **missing},
+            kinds={**self.kinds, **kinds},
+            context=tuple(name for name in self.context if name not in excluded),
+            exclude=(*self.exclude, *excluded),
+            reward_range=self.reward_range if ends is None else (float(ends[0]), float(ends[1])),
+        )
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """The columns that say what was on offer, and how many events a row stands for."""
+        single = (self.candidates, self.request, self.shown, self.position, self.keep_prob, self.row_weight)
+        return (*(name for name in single if name is not None), *self.candidate_features)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The columns whose roles are known, but for the context."""
+        known = (self.action, self.reward, self.propensity)
+        return tuple(name for name in known if name is not None)
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """What followed a decision besides the reward, as columns or expressions."""
+        return (*self.rewards, *(Guardrail.parse(one).what for one in self.guardrails))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Columns and expressions to keep beside the rows."""
+        return tuple(dict.fromkeys([*self.outcomes, *self.probabilities, *self.keep]))
+
+    def asked(self, options: Options) -> Options:
+        """The options of an evaluation, with the rewards and guardrails of this log."""
+        names = tuple(one.partition("=")[0].strip() for one in self.rewards)
+        return replace(options, rewards=names, guardrails=self.guardrails, winsorise=self.winsorise)
+
+    def read(self) -> Reading:
         """The log, every role being known."""
         if self.action is None or self.reward is None:
             raise ParameterError("The roles of a log's columns must be resolved before it is read.")
         for name, kind in self.kinds.items():
             if kind not in KINDS:
                 raise ParameterError(f"The kind of column {name!r} must be one of {', '.join(KINDS)}, not {kind!r}.")
+        for name, how in self.missing.items():
+            if how not in TREATMENTS:
+                raise ParameterError(f"--missing {name} must be one of {', '.join(TREATMENTS)}, not {how!r}.")
+        schema = LogSchema(
+            context=self.context,
+            kinds=dict(self.kinds),
+            missing=dict(self.missing),
+            reward_range=(0.0, 1.0) if self.reward_range is None else self.reward_range,
+            **{role: getattr(self, role) for role in (*ROLES, *REQUEST_ROLES)},
+        )
         with progress("reading the log", None):
-            return read_log(
-                self.source,
-                context=self.context,
-                action=self.action,
-                reward=self.reward,
-                propensity=self.propensity,
-                cluster=self.cluster,
-                timestamp=self.timestamp,
-                kinds=cast("dict[str, Kind]", dict(self.kinds)),
-                actions=self.actions,
-                reward_range=self.reward_range,
-                **{name: getattr(self, name) for name in REQUEST_ROLES},
-            )
+            if self.table is None or not self.table.series:
+                return read_rows(self.source, schema, self.actions, self.beside, self.winsorise)
+            columns = Table(dict(self.table.series), self.table.origin)
+            self.table.series.clear()
+            return read_rows(columns, schema, self.actions, self.beside, self.winsorise)
 
 
-def without_duplicates(spec: LogSpec, log: LoggedData) -> tuple[LoggedData, Rows | None, tuple[str, ...]]:
-    """The log without repeated rows if that was asked for, the positions of its rows (None: all), and a note."""
+def without_duplicates(spec: LogSpec, read: Reading) -> tuple[LoggedData, Rows | None, tuple[str, ...]]:
+    """The log without repeated rows if that was asked for, the positions of its rows (None: all), and notes."""
+    log, rows, notes = read.log, read.rows, read.notes
     if not spec.drop_duplicates:
-        return log, None, ()
-    rows = np.flatnonzero(~log.duplicates)
-    dropped = log.n_rows - len(rows)
+        return log, rows, notes
+    own = np.flatnonzero(~log.duplicates)
+    dropped = log.n_rows - len(own)
     if not dropped:
-        return log, None, ("No row is an exact copy of an earlier one: none was dropped.",)
-    return log.take(rows), rows, (f"Dropped {dropped:,} of {log.n_rows:,} rows, exact copies of earlier ones.",)
+        return log, rows, (*notes, "No row is an exact copy of an earlier one: none was dropped.")
+    said = f"Dropped {dropped:,} of {log.n_rows:,} rows, exact copies of earlier ones."
+    return log.take(own), own if rows is None else rows[own], (*notes, said)
 
 
 def resolve(spec: LogSpec) -> LogSpec:
@@ -130,9 +204,10 @@ def resolve(spec: LogSpec) -> LogSpec:
         notes += found.notes
         if spec.candidates is not None:
             notes.append("candidates: those listed with each decision")
-    given = {role: getattr(spec, role) for role in ("action", "reward", "propensity", "cluster", "timestamp")}
-    taken = {*spec.context, *(name for name in given.values() if name is not None), *spec.candidate_features}
-    taken |= {getattr(spec, role) for role in REQUEST_ROLES if role != "candidate_features" and getattr(spec, role)}
+    given = {role: getattr(spec, role) for role in ROLES}
+    taken = {*spec.context, *spec.exclude, *spec.probabilities, *(name for name in given.values() if name is not None)}
+    outcomes = ([] if spec.reward is None else [spec.reward]) + list(spec.outcomes)
+    taken |= {name for one in outcomes for name in expression(one, names).columns} | set(spec.requests)
     for role, candidates in NAMES.items():
         if given[role] is None:
             given[role] = _named_like(candidates, [name for name in names if name not in taken])
@@ -145,21 +220,61 @@ def resolve(spec: LogSpec) -> LogSpec:
                 f"{path} has no column whose name suggests the {role}. Name it with --{role}; the columns are: "
                 f"{listed(names)}."
             )
-    context = spec.context
-    if not context:
-        context = tuple(name for name in names if name not in taken and name.lower() not in ROW_NUMBERS)
-        left_out = [repr(name) for name in names if name not in taken and name.lower() in ROW_NUMBERS]
-        notes.append(f"context: {', '.join(context)} (every other column)")
-        if left_out:
-            notes.append(f"left out: {', '.join(left_out)} (a row number)")
-    if not context:
-        raise LogError(f"{path} has no column left for the context, which is what a policy decides by. Add one.")
-    resolved = replace(spec, context=context, **given)
+    resolved = replace(spec, **given)
+    with progress("looking at the columns", None):
+        resolved, chosen = _with_context(resolved, names, path)
+    notes += [*chosen, *(said for one in spec.guardrails if (said := Guardrail.parse(one).inferred))]
     if form in ("dsjson", "cb") and spec.reward_range is None and resolved.reward == "reward":
         limits = range_of_rewards(found, spec.source)
         note = "−cost, costs being in [−1, 0]" if limits == (0.0, 1.0) else "−cost in [−1, 0], costs being in [0, 1]"
         resolved, notes = replace(resolved, reward_range=limits), [*notes, f"reward: {note}"]
     return replace(resolved, notes=(*spec.notes, *notes))
+
+
+def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogSpec, list[str]]:
+    """The context that was named, or every column that may be one; and what to know about it."""
+    strange = next((name for name in spec.exclude if name not in names), None)
+    if strange is not None:
+        raise LogError(f"--exclude: {path} has no column {strange!r}.{nearest(strange, names)}")
+    single = {role: column for role in ROLES if (column := getattr(spec, role)) is not None}
+    reward = expression(single.pop("reward"), names)
+    followed = {name for one in (spec.reward, *spec.outcomes) if one for name in expression(one, names).columns}
+    beside = {name for one in spec.beside for name in expression(one, names).columns}
+    if len(reward.steps) == 1:
+        single["reward"] = reward.name
+    context = tuple(name for name in spec.context if name not in spec.exclude)
+    needed = dict.fromkeys([*single.values(), *followed, *beside, *spec.requests, *context])
+    table = read_table(spec.source, tuple(needed), everything=not spec.context)
+    columns = _of_requests(table, spec)
+    known = Known(*(columns.get(single.get(role, "")) for role in ("action", "reward", "timestamp")))
+    if context:
+        suspicious = leaks({name: columns[name] for name in context}, known)
+        notes = [f"context {name}: {why}." for name, why in suspicious.items()]
+        return replace(spec, context=context, table=table), notes
+    taken = {*single.values(), *followed, *spec.probabilities, *spec.requests}
+    others = {name: values for name, values in columns.items() if name not in taken}
+    chosen = choose_context(others, known, spec.exclude)
+    if not chosen.context:
+        why = "".join(f" {name!r} is left out: {reason}." for name, reason in chosen.left_out.items())
+        raise LogError(
+            f"{path} has no column left for the context, which is what a policy decides by.{why} Name the columns to "
+            "use with --context."
+        )
+    notes = [f"context: {', '.join(chosen.context)} (every other column)"]
+    notes += [f"left out: {name or repr(name)} ({why})" for name, why in chosen.left_out.items()]
+    notes += [f"context {name}: {why}; --exclude {name} leaves it out" for name, why in chosen.suspicious.items()]
+    for name in set(chosen.left_out).difference(beside):
+        del table.series[name]
+    kinds = {name: kind for name, kind in spec.kinds.items() if name not in chosen.left_out}
+    return replace(spec, context=chosen.context, kinds=kinds, table=table), notes
+
+
+def _of_requests(table: Table, spec: LogSpec) -> Mapping[str, pl.Series]:
+    """The columns with a row a request: of a table with a row a candidate, those of the candidate that was shown."""
+    if spec.shown is None:
+        return table.series
+    shown = pl.Series(flags(spec.shown, table.series[spec.shown], table.origin))
+    return {name: values.filter(shown) for name, values in table.series.items()}
 
 
 def _with_candidates(spec: LogSpec, found: VowpalLog) -> LogSpec:
@@ -176,25 +291,6 @@ def _with_candidates(spec: LogSpec, found: VowpalLog) -> LogSpec:
 def _named_like(candidates: tuple[str, ...], names: list[str]) -> str | None:
     folded = {name.lower().strip(): name for name in reversed(names)}
     return next((folded[candidate] for candidate in candidates if candidate in folded), None)
-
-
-def probability_column(spec: LogSpec, column: str) -> pl.Series:
-    """π(a|x) of every logged row, from a column of the log."""
-    path = expanded(spec.source)[0]
-    names = column_names(path, format_of(path))
-    if column not in names:
-        raise LogError(
-            f"The policy {column!r} is neither a folder with a saved policy, nor 'uniform', nor a column of {path}."
-            f"{nearest(column, names)} Its columns are: {listed(names)}."
-        )
-    table = read_table(spec.source, (column,))
-    values = numbers(column, table.series[column], table.origin, parse=table.origin.is_text)
-    bad = ~values.fill_null(-1.0).fill_nan(-1.0).is_between(0.0, 1.0)
-    if bad.any():
-        row = bad.arg_max() or 0
-        rule = "must hold probabilities in [0, 1]"
-        raise table.origin.bad_value(column, row, values[row], rule, "Fix the value or drop the row.")
-    return values
 
 
 def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
@@ -215,9 +311,7 @@ def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
 
 def columns_of(spec: LogSpec, log: LoggedData) -> dict[str, str]:
     """Every column that was read: the kind of a context column, else its role."""
-    single = ("action", "reward", "propensity", "cluster", "timestamp")
-    requests = ("request", "shown", "position", "keep_prob", "row_weight", "candidates")
-    roles = {getattr(spec, role): role for role in (*single, *requests)}
-    roles |= dict.fromkeys(spec.candidate_features, "candidate feature")
+    single = (*ROLES, *(role for role in REQUEST_ROLES if role != "candidate_features"))
+    roles = {getattr(spec, role): role for role in single} | dict.fromkeys(spec.candidate_features, "candidate feature")
     kinds: dict[str, str] = {name: column.kind for name, column in log.contexts.items()}
     return {name: role for name, role in roles.items() if name is not None} | kinds

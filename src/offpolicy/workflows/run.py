@@ -124,7 +124,7 @@ def mark_folder(folder: Path, command: str) -> None:
 def _owner(folder: Path) -> str | None:
     try:
         found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     command = found.get("command") if isinstance(found, dict) else None
     return command if isinstance(command, str) else None
@@ -140,11 +140,16 @@ def check_output_file(path: str | Path, force: bool, inputs: Iterable[str | Path
         raise OffPolicyError(f"{target} exists and is not replaced. Choose another name, or give --force.")
 
 
-def nuisances_of(log: LoggedData, model: str, seed: int, folders: Iterable[Path]) -> tuple[Nuisances, tuple[str, ...]]:
-    """β̂, U and q̂ of a log: loaded from a run's folder if saved there for this very log, else fitted when needed."""
+def nuisances_of(
+    log: LoggedData, model: str, seed: int, folders: Iterable[Path], own: Path | None = None
+) -> tuple[Nuisances, tuple[str, ...]]:
+    """β̂, U and q̂ of a log: loaded from a run's folder if saved there for this very log, else fitted when needed.
+
+    What is finished of a fit is kept in the run's `own` folder.
+    """
     for folder in folders:
         found = Nuisances.load(folder, log, model, seed)
         if found is not None:
             said = f"Propensities of these {log.n_rows:,} rows taken from {folder}: not fitted again."
             return found, (said,)
-    return Nuisances(log, model=model, seed=seed), ()
+    return Nuisances(log, model=model, seed=seed, folder=own), ()

@@ -6,12 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from offpolicy.artifacts import Mode, export_onnx, load_policy
 from offpolicy.checks import check_choice
-from offpolicy.log import expanded, format_of, vowpal_frame
-from offpolicy.workflows.evaluate import policy_folder
+from offpolicy.log import expanded, format_of, vowpal_log
+from offpolicy.policy_files import policy_folder
 from offpolicy.workflows.run import check_output_file
 
 
@@ -24,6 +22,7 @@ def run_recommend(
     mode: str = "greedy",
     seed: int | None = None,
     keep: Sequence[str] = (),
+    candidates: str | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
     """Recommend for every context of a file, into a file that is written atomically."""
@@ -32,17 +31,24 @@ def run_recommend(
     chosen: Mode = "sample" if mode == "sample" else "greedy"
     saved = load_policy(policy_folder(directory))
     with _counted("recommending") as count:
-        rows = saved.recommend_to_file(_source(contexts), out, k, mode=chosen, seed=seed, keep=keep, report=count)
+        given: dict[str, Any] = {"mode": chosen, "seed": seed, "keep": keep, "candidates": candidates}
+        rows = saved.recommend_to_file(_source(contexts), out, k, report=count, **given)
     return {"contexts": rows, "k": min(k, saved.n_actions), "mode": mode, "out": str(out)}
 
 
 def run_export(
-    directory: str | Path, onnx: str | Path, *, check: str | None = None, k: int = 10, force: bool = False
+    directory: str | Path,
+    onnx: str | Path,
+    *,
+    check: str | None = None,
+    k: int = 10,
+    candidates: bool = False,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Write a policy as ONNX; with contexts to check on, only if it agrees with the library there."""
     check_output_file(onnx, force, [] if check is None else expanded(check))
     saved = load_policy(policy_folder(directory))
-    parity = export_onnx(saved, onnx, k=k, contexts=None if check is None else _source(check))
+    parity = export_onnx(saved, onnx, k=k, contexts=None if check is None else _source(check), candidates=candidates)
     found: dict[str, Any] = {"onnx": str(onnx), "actions": saved.n_actions, "k": min(k, saved.n_actions)}
     if parity is not None:
         found |= {
@@ -59,7 +65,7 @@ def _source(contexts: str) -> Any:
     form = format_of(paths[0])
     if form != "dsjson" and form != "cb":
         return contexts
-    return pl.concat([vowpal_frame(path, form) for path in paths], how="diagonal_relaxed")
+    return vowpal_log(paths, form).frame
 
 
 @contextmanager

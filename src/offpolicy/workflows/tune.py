@@ -6,7 +6,7 @@ from typing import Any
 
 from offpolicy.learning import LearnerConfig
 from offpolicy.tuning import tune
-from offpolicy.workflows.roles import LogSpec, resolve
+from offpolicy.workflows.roles import LogSpec, resolve, without_duplicates
 from offpolicy.workflows.run import RunOptions, nuisances_of
 
 
@@ -26,10 +26,10 @@ def run_tune(
     """
     named = spec.propensity is not None
     spec = resolve(spec)
-    log = spec.read()
+    log, _, read = without_duplicates(spec, spec.read())
     config = LearnerConfig(**({"held_out": 0.2, "seed": options.seed} | dict(settings or {})))
     folder = None if out is None else Path(out).expanduser()
-    model, notes = options.model(spec, named), spec.notes
+    model, notes = options.model(spec, named), (*spec.notes, *read)
     given: Any = model
     if folder is not None and config.schedule == "pretrained":
         folder.mkdir(parents=True, exist_ok=True)

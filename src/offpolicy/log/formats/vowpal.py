@@ -164,7 +164,7 @@ class _Columns:
         ]
         whole = all(_is_whole(one) for ids in self.ids for one in ids)
         columns = [pl.Series("action", [int(i) for i in chosen] if whole else chosen)]
-        columns.append(pl.Series("reward", [one.reward for one in decisions], pl.Float64))
+        columns.append(pl.Series("reward", [one.reward + 0.0 for one in decisions], pl.Float64))
         probs = [one.propensity for one in decisions]
         if any(prob is not None for prob in probs):
             columns.append(pl.Series("propensity", probs, pl.Float64))
@@ -194,7 +194,7 @@ class _Columns:
         rows = [[apart_from_roles(one.features) for one in d.candidates or ()] for d in self.decisions]
         names = list(dict.fromkeys(name for row in rows for one in row for name in one))
         self._check_number(names)
-        ids = list(dict.fromkeys(one for own in self.ids for one in own))
+        ids = sorted({one for own in self.ids for one in own}, key=int if whole else str)
         table = [pl.Series("action", [int(i) for i in ids] if whole else ids)]
         varying = []
         for name in names:

@@ -79,7 +79,7 @@ def _events(log: LoggedData) -> Iterator[str]:
         context, place = int(log.context_index[row]), int(log.row_place[row])
         kept = 1.0 if log.row_weight is None else 1 / float(log.row_weight[row])
         multi = [{"_tag": name} | described(context, j, code) for j, (name, code) in enumerate(offered(context))]
-        event: dict[str, Any] = {"_label_cost": float(costs[row])}
+        event: dict[str, Any] = {"_label_cost": float(costs[row]) + 0.0}
         if log.logging_prob is not None:
             event["_label_probability"] = float(log.logging_prob[row]) * kept
         event |= {"_label_Action": place + 1, "_labelIndex": place, "Version": "1", "EventId": str(row)}
@@ -111,7 +111,7 @@ def _blocks(log: LoggedData) -> Iterator[str]:
         context, place = int(log.context_index[row]), int(log.row_place[row])
         lines = [f"shared {_namespaces(shared(context))}"]
         for j, (name, code) in enumerate(offered(context)):
-            label = f"0:{float(costs[row])!r}:{float(log.logging_prob[row])!r} " if j == place else ""
+            label = f"0:{float(costs[row]) + 0.0!r}:{float(log.logging_prob[row])!r} " if j == place else ""
             lines.append(f"{label}'{_word(name)} {_namespaces(described(context, j, code))}")
         yield "\n".join(lines) + "\n"
 

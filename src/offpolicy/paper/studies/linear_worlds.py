@@ -56,7 +56,7 @@ class LinearWorlds:
 
         def objective(settings: Mapping[str, Setting], report: Report) -> Outcome:
             done = [
-                _validated(line, settings, world, report, number * LEARNER.epochs)
+                _validated(line, settings, world, report, number * LEARNER.most_epochs)
                 for number, world in enumerate(worlds)
             ]
             epochs = round(float(np.mean([each.found["epochs"] for each in done])))

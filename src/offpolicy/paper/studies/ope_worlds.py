@@ -16,7 +16,7 @@ from torch import Tensor
 from offpolicy.datasets import Csr, ExtremeShape, ExtremeWorld, XmcData
 from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, digest, table_hashes
 from offpolicy.models import weighted_log_likelihood
-from offpolicy.policies import TopKPolicy
+from offpolicy.policies import SparsePolicy
 from offpolicy.progress import progress
 from offpolicy.seeding import generator, torch_generator
 
@@ -121,7 +121,7 @@ def _embed(features: Csr, labels: Csr, design: OpeDesign, seed: int) -> tuple[Te
     return words.detach(), theta.detach(), bias.detach()
 
 
-def epsilon_greedy(world: ExtremeWorld, epsilon: float) -> tuple[TopKPolicy, float]:
+def epsilon_greedy(world: ExtremeWorld, epsilon: float) -> tuple[SparsePolicy, float]:
     """The target over a world's contexts, and its true value."""
     counts = np.diff(world.positive_offsets)
     place = np.repeat(np.arange(len(counts)), counts)
@@ -130,4 +130,4 @@ def epsilon_greedy(world: ExtremeWorld, epsilon: float) -> tuple[TopKPolicy, flo
     k = len(world.labels)
     value = float((1 - epsilon) + epsilon * counts.mean() / k)
     contexts = digest(table_hashes(world.contexts, world.contexts.n_rows))
-    return TopKPolicy(ActionTable.numbered(k), contexts, torch.from_numpy(lists), epsilon), value
+    return SparsePolicy.of_lists(ActionTable.numbered(k), contexts, torch.from_numpy(lists), epsilon), value

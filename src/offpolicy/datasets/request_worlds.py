@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offpolicy.log import ActionTable, Candidates, FeatureTable, LoggedData
+from offpolicy.log import ActionTable, Candidates, EmbeddingColumn, FeatureTable, LoggedData
 from offpolicy.policies import LinearSoftmaxPolicy, choice_log_probs
 
 Kind = Literal["varying", "eligible", "retrieved"]
@@ -40,11 +40,9 @@ class RequestWorld:
 
     def contexts(self, x: Floats, random: np.random.Generator) -> FeatureTable:
         """The contexts with what each offers."""
-        from offpolicy.log import EmbeddingColumn
-
         n, n_actions = len(x), len(self.logging.actions)
-        if self.kind == "varying":  # a random handful, its size random too
-            score = random.random((n, n_actions))
+        if self.kind == "varying":  # a random handful, some actions far more often in stock than others
+            score = random.random((n, n_actions)) / np.linspace(0.3, 1.0, n_actions)
             sizes = random.integers(2, 12, n)
         elif self.kind == "eligible":  # who may see an action depends on the context
             score = (x[:, :1] * np.sign(self.taste[:, 0]) + 0.5 * random.normal(size=(n, n_actions))) * -1

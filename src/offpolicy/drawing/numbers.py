@@ -1,8 +1,11 @@
 """Numbers and labels as people read them."""
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+
+from markupsafe import Markup
 
 UNKNOWN = "–"
 MINUS = "−"
@@ -99,3 +102,22 @@ def moment(text: str) -> str:
         return label(text)
     zone = when.tzname() or ""
     return f"{when.day} {when:%B %Y, %H:%M} {zone}".strip()
+
+
+def facts_html(title: str, facts: Mapping[str, Any]) -> str:
+    """Names and values as a small table for notebooks."""
+    rows = [
+        Markup("<tr><th>{}</th><td>{}</td></tr>").format(name.replace("_", " "), _fact(value))
+        for name, value in facts.items()
+    ]
+    return str(Markup("<table><caption>{}</caption>{}</table>").format(title, Markup("").join(rows)))
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{label(name, 40)} {_fact(inner)}" for name, inner in value.items()) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: UNKNOWN}[value]
+    if isinstance(value, int | float):
+        return plain(value, 4)
+    return label(" to ".join(map(_fact, value)) if isinstance(value, list | tuple) else value, 200)

@@ -1,19 +1,41 @@
 """The charts of the report: each from one part of the results, with the numbers it shows as a table beside it."""
 
+import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from offpolicy.report.numbers import decimals, fixed, label, percent, plain
-from offpolicy.report.svg import Panel, Point, decade_ticks, extent, panel
-from offpolicy.results import Frequency, Quality, Sensitivity, Weights
+from offpolicy.atomic import write_atomic
+from offpolicy.drawing import (
+    Panel,
+    Point,
+    Strip,
+    chart_style,
+    decade_ticks,
+    decimals,
+    extent,
+    fixed,
+    label,
+    panel,
+    percent,
+    plain,
+)
+from offpolicy.errors import ParameterError
+from offpolicy.results.schema import Evaluation, Frequency, Interval, Quality, Sensitivity, Weights
 
 MOST_POINTS = 150
 MOST_CURVES = 8
 MOST_METRICS = 6
+HATCH = Markup(
+    '<defs><pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect class="hatch-back" width="5" height="5"/><line class="hatch-line" x1="0" x2="0" y1="0" y2="5"/>'
+    "</pattern></defs>"
+)
+"""What fills the part of an interval that estimated propensities add."""
 SERIES = tuple(f"s{i}" for i in range(MOST_CURVES))
 
 
@@ -27,6 +49,84 @@ class Chart:
     head: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
+
+    def standalone(self) -> str:
+        """The drawing as an SVG file that brings its own style."""
+        opening = Markup('<svg xmlns="http://www.w3.org/2000/svg" ')
+        drawn = opening + self.svg.removeprefix(Markup("<svg "))
+        return str(drawn.replace(Markup(">"), Markup("><style>{}</style>").format(Markup(chart_style())), 1)) + "\n"
+
+    def save(self, path: str | Path) -> Path:
+        """Write the drawing as an SVG file."""
+        write_atomic(Path(path), self.standalone())
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a picture, so that its style stays its own, with title and caption."""
+        picture = base64.b64encode(self.standalone().encode()).decode()
+        return str(
+            Markup(
+                '<figure style="margin:0"><b>{}</b><br><img alt="{}" style="max-width:100%" '
+                'src="data:image/svg+xml;base64,{}"><figcaption>{}</figcaption></figure>'
+            ).format(self.title, self.title, picture, self.caption)
+        )
+
+
+ROW = 34
+"""Height of a policy's row in the chart of values."""
+
+
+def values_chart(evaluation: Evaluation) -> Chart:
+    """Every policy's value with its interval, over one axis; the dashed line is the logging policy."""
+    logging = evaluation.logging
+    rows: list[tuple[str, float, Interval | None]] = [
+        (label(name, 24), one.value, one.interval) for name, one in evaluation.policies.items()
+    ]
+    rows.append(("logging policy", logging.value, logging.interval))
+    known = [v for _, value, ends in rows for v in (value, *(() if ends is None else (ends.low, ends.high)))]
+    strip = Strip.over(known, logging.value, 300)
+    halves = [(ends.high - ends.low) / 2 for _, _, ends in rows if ends is not None and ends.high > ends.low]
+    places = decimals(min(halves, default=None))
+    drawn, numbers = [], []
+    for place, (name, value, ends) in enumerate(rows):
+        low, high = (None, None) if ends is None else (ends.low, ends.high)
+        sampling, kind = getattr(ends, "sampling", None), "grey" if ends is logging.interval else ""
+        bar = strip.draw(name, value, (low, high), sampling, kind)
+        shown = [fixed(one, places) for one in (value, low, high)]
+        said = shown[0] if ends is None else f"{shown[0]} ({shown[1]} to {shown[2]})"
+        drawn.append(
+            Markup(
+                '<text class="note" x="0" y="{}">{}</text><g transform="translate(170 {})">{}</g><text class="note" '
+                'x="480" y="{}">{}</text>'
+            ).format(place * ROW + 21, name, place * ROW, bar, place * ROW + 21, said)
+        )
+        numbers.append((name, *shown))
+    height = len(rows) * ROW
+    svg = Markup(
+        '<svg class="values-chart" viewBox="0 0 640 {h}" width="640" height="{h}" role="img" aria-label="Values">'
+        '{defs}{rows}<g transform="translate(170 {y})">{scale}</g></svg>'
+    ).format(h=height + 22, y=height, defs=HATCH, rows=Markup("").join(drawn), scale=strip.scale())
+    caption = f"Estimated values with {percent(evaluation.level)} intervals; the dashed line is the logging policy."
+    return Chart("Values", svg, caption, ("policy", "value", "low", "high"), tuple(numbers))
+
+
+def plotted(evaluation: Evaluation, what: str, policy: str) -> Chart:
+    """A chart by name: values, sensitivity, balance or calibration."""
+    if policy not in evaluation.policies:
+        raise ParameterError(f"There is no policy {policy!r}. Known: {', '.join(evaluation.policies)}.")
+    one, quality = evaluation.policies[policy], evaluation.logging.quality
+    charts: dict[str, Callable[[], Chart | None]] = {
+        "values": lambda: values_chart(evaluation),
+        "sensitivity": lambda: sensitivity_chart(one.sensitivity, evaluation.logging.value, policy),
+        "balance": lambda: balance_chart(one.preflight.balance, policy),
+        "calibration": lambda: None if quality is None else calibration_chart(quality),
+    }
+    if what not in charts:
+        raise ParameterError(f"There is no chart {what!r}. Known: {', '.join(charts)}.")
+    chart = charts[what]()
+    if chart is None:
+        raise ParameterError(f"This evaluation has nothing to draw for {what!r}.")
+    return chart
 
 
 def weights_chart(weights: Weights, policy: str) -> Chart | None:
@@ -89,7 +189,7 @@ def sensitivity_chart(sensitivity: Sensitivity, logging_value: float | None, pol
         f"Range of the value of {policy} by the factor by which propensities may be wrong",
         across,
         y,
-        ("every propensity wrong by up to Γ", "value"),
+        ("every propensity wrong by up to this factor", "value"),
         (ticks, None),
     )
     drawn.band([(x, low) for x, low, _ in curve], [(x, high) for x, _, high in curve], "band")
@@ -106,11 +206,13 @@ def sensitivity_chart(sensitivity: Sensitivity, logging_value: float | None, pol
         drawn.dot(x, low, "s0", tip, 2.5)
         drawn.dot(x, high, "s0", tip, 2.5)
     caption = (
-        "If the true probability of showing an action differs from the estimate by up to Γ in every row, in the worst "
-        "direction, the value lies within the band. Where the band crosses the dashed line, the conclusion flips."
+        "If the true probability of showing an action differs from the estimate by up to a factor in every row, in the "
+        "worst direction, the value lies within the band. Where the band crosses the dashed line, the conclusion flips."
     )
     rows = tuple((f"{plain(10**x)} ×", fixed(low, places), fixed(high, places)) for x, low, high in curve)
-    return Chart("How wrong may the propensities be?", drawn.svg(), caption, ("Γ", "lowest", "highest"), rows)
+    return Chart(
+        "How wrong may the propensities be?", drawn.svg(), caption, ("wrong by up to", "lowest", "highest"), rows
+    )
 
 
 def calibration_chart(quality: Quality) -> Chart | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from offpolicy.report.numbers import plain
+from offpolicy.drawing.numbers import plain
 
 Point = tuple[float, float]
 

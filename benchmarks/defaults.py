@@ -1,0 +1,328 @@
+"""Does `learn_policy` with its defaults find what a search in hindsight would? Worlds with known truth.
+
+Run: python benchmarks/defaults.py [--json] [--seeds 3] [--settings 0,1,...] [--jobs auto,single,grid,ablation]
+     [--out runs/defaults.jsonl] [--best docs/results/defaults_best.json]
+
+A job learns from one log and records the true value of the policy. `auto` is the default; `single` are methods with
+their own defaults; `grid` is the search in hindsight, every method over λ, caps and steps, whose best true value of a
+setting is stored in --best once; `ablation` takes from U what it knows (permuted over rows, or 1/√n(a) instead).
+Finished jobs are kept in --out and not run again. Constants may be set on the even settings; the odd ones only report.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from figures import Figure, arguments
+from offpolicy.datasets import ExtremeShape, ExtremeWorld, JesterDesign, load_jester, simulate_log
+from offpolicy.errors import OffPolicyError
+from offpolicy.evaluation import Evaluator, Options
+from offpolicy.learning import learn_policy
+from offpolicy.log import CategoricalColumn, EmbeddingColumn, FeatureTable, LoggedData, Vocabulary
+from offpolicy.nuisances import Nuisances
+from offpolicy.seeding import generator, torch_generator
+from offpolicy.threads import set_threads
+from settings import Setting, World
+
+LIMITS = {
+    "defaults.mean_share": 0.95,
+    "defaults.worst_share": 0.85,
+    "defaults.below_logging": 0.02,
+    "defaults.uips_wins": 0.8,
+    "defaults.coverage": 0.93,
+    "defaults.cost_ratio": 4.0,
+}
+FRESH = 4000
+"""Contexts over which true values are taken."""
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Users known by an id alone, with tastes of low rank."""
+
+    name: str
+    users: int
+    actions: int
+    rows: int
+    alignment: float
+    strength: float = 1.0
+
+
+SETTINGS: tuple[Setting | Ids | str, ...] = (
+    Setting("5k rows, K 20, linear", 5_000, 20, 1.0, 0.5, True),
+    Setting("5k rows, K 20, misspecified", 5_000, 20, 0.8, 0.5, False),
+    Setting("10k rows, K 50, reversed, linear", 10_000, 50, 1.0, -0.7, True, dimensions=8),
+    Setting("10k rows, K 50, reversed, misspecified", 10_000, 50, 1.2, -0.9, False),
+    Setting("10k rows, K 200, linear", 10_000, 200, 0.7, 0.5, True),
+    Setting("20k rows, K 100, misspecified", 20_000, 100, 0.8, 0.3, False, dimensions=8),
+    Setting("20k rows, K 50, sharp and aligned, misspecified", 20_000, 50, 2.0, 0.7, False),
+    Setting("5k rows, K 500, linear", 5_000, 500, 0.5, 0.5, True, dimensions=10),
+    Setting("1k contexts × 10 rows, K 20, linear", 1_000, 20, 1.0, 0.3, True, rows_per_context=10),
+    Setting("30k rows, K 1000, linear", 30_000, 1_000, 0.7, 0.3, True, dimensions=10),
+    Setting("10k rows, K 50, uniform logging", 10_000, 50, 0.0, 0.0, True),
+    Setting("100k rows, K 20, misspecified", 100_000, 20, 1.0, 0.3, False),
+    Ids("1k users, K 200, 30k rows, ids only", 1_000, 200, 30_000, 0.5),
+    Ids("500 users, K 100, 20k rows, reversed, ids only", 500, 100, 20_000, -0.5),
+    "documents, K 500",
+    "Jester",
+)
+SINGLE = ("uips", "bips_cap", "uips_dr", "dm")
+GRID: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("ce", {}),
+    *(("bips_cap", {"cap": cap}) for cap in (1.0, 10.0, 100.0)),
+    *(("uips", {"lam": lam}) for lam in (10.0, 1e3, 1e5)),
+    *(("uips_dr", {"lam": lam}) for lam in (10.0, 1e3)),
+    ("dm", {}),
+    ("dr", {}),
+)
+STEPS = ({"learning_rate": 0.02, "epochs": 40}, {"learning_rate": 0.1, "epochs": 40})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A log without propensities, true values, and that of logging."""
+
+    log: LoggedData
+    value: Callable[[Any], float]
+    logging: float
+
+
+@lru_cache(maxsize=1)
+def problem(number: int, seed: int) -> Problem:
+    """One draw of a setting; the truth never reaches what learns."""
+    setting = SETTINGS[number]
+    if isinstance(setting, Setting):
+        return _softmax_world(setting, seed)
+    if isinstance(setting, Ids):
+        return _ids_world(setting, seed)
+    if setting == "Jester":
+        world = simulate_log(load_jester(None), seed, JesterDesign())
+        logging = world.log.logging_prob
+        assert logging is not None
+        return Problem(world.log.without_propensities(), world.value, float(world.log.reward.mean()))
+    shape = ExtremeShape(n_contexts=2_000, n_actions=500, dimensions=16, positives=8.0, topics=16)
+    extreme = ExtremeWorld.draw(seed, shape)
+    log = extreme.log(seed, 10).without_propensities()
+    return Problem(log, extreme.value, extreme.value(extreme.logging_policy))
+
+
+def _softmax_world(setting: Setting, seed: int) -> Problem:
+    world = World(setting, seed)
+    x = world.contexts(FRESH, torch_generator(seed, "fresh", setting.name))
+    rewards, logging = world.rewards_of(x.double()), world.logging(x.double()).exp()
+    fresh = FeatureTable({"x": EmbeddingColumn(x.numpy())})
+
+    def value(policy: Any) -> float:
+        return float((policy.log_probs(fresh).double().exp() * rewards).sum(1).mean())
+
+    return Problem(world.log(seed).without_propensities(), value, float((logging * rewards).sum(1).mean()))
+
+
+def _ids_world(setting: Ids, seed: int, rank: int = 8) -> Problem:
+    random = generator(seed, "ids", setting.name)
+    users, actions, a = setting.users, setting.actions, setting.alignment
+    taste, item, noise = (random.standard_normal((n, rank)) for n in (users, actions, actions))
+    popularity = random.standard_normal(actions)
+    base = -1.5 + 0.5 * random.standard_normal(actions) + 0.3 * popularity
+    rewards = torch.sigmoid(torch.from_numpy(base + 1.5 * taste @ item.T / rank**0.5))
+    shown = setting.strength * taste @ (a * item + (1 - a * a) ** 0.5 * noise).T / rank**0.5 + popularity
+    logging = torch.from_numpy(shown).softmax(1)
+    user = random.integers(users, size=setting.rows)
+    action = (logging.cumsum(1).numpy()[user] < random.random(setting.rows)[:, None]).sum(1).clip(max=actions - 1)
+    reward = random.random(setting.rows) < rewards.numpy()[user, action]
+    ids = Vocabulary(np.array([f"u{i:05d}" for i in range(users)]))
+    contexts = FeatureTable({"user": CategoricalColumn(np.arange(users, dtype=np.int32), ids)})
+    log = LoggedData.from_arrays(contexts, action, reward.astype(float), context_index=user, actions=actions)
+
+    def value(policy: Any) -> float:
+        return float((policy.log_probs(contexts).double().exp() * rewards).sum(1).mean())
+
+    return Problem(log, value, float((logging * rewards).sum(1).mean()))
+
+
+@lru_cache(maxsize=1)
+def nuisances(number: int, seed: int) -> Nuisances:
+    """Of the whole log, for jobs that name a method."""
+    log = problem(number, seed).log
+    return Nuisances(log, model="auto" if isinstance(SETTINGS[number], Ids) else "linear", seed=seed)
+
+
+def jobs(kind: str, number: int, seed: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """The jobs of a kind on one log, by name."""
+    quiet: dict[str, Any] = {"seed": seed, "show_progress": False}
+
+    def named(method: str, **given: Any) -> Callable[[], dict[str, Any]]:
+        def run() -> dict[str, Any]:
+            one = problem(number, seed)
+            learned = learn_policy(one.log, method, nuisances=nuisances(number, seed), **quiet, **given)
+            return {"value": one.value(learned)}
+
+        return run
+
+    if kind == "auto":
+        yield "auto", lambda: _auto(problem(number, seed), quiet)
+    if kind == "cost":
+        yield "cost", lambda: _cost(problem(number, seed).log, quiet)
+    if kind == "single":
+        yield from ((method, named(method)) for method in SINGLE)
+    if kind == "grid":
+        for method, hyper in GRID:
+            for steps in STEPS:
+                given = {**hyper, **steps}
+                yield f"{method} {json.dumps(given)}", named(method, **given)
+    if kind == "ablation":
+        for method in ("uips", "uips_dr"):
+            for change in (_permuted, _by_frequency):
+                yield f"{method}{change.__name__}", partial(_ablated, number, seed, method, change, quiet)
+
+
+def _auto(one: Problem, quiet: dict[str, Any]) -> dict[str, Any]:
+    learned = learn_policy(one.log, **quiet)
+    value, choice = one.value(learned), learned.choice
+    assert choice is not None
+    chosen = next(each for each in choice.candidates if each.chosen)
+    assert chosen.low is not None
+    assert chosen.high is not None
+    facts = {"method": choice.method, "recommendation": choice.recommendation}
+    return {"value": value, "covered": chosen.low <= value <= chosen.high, **facts}
+
+
+def _cost(log: LoggedData, quiet: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of the default against those of a single method that is evaluated on held-out rows as well."""
+    start = time.perf_counter()
+    learn_policy(log, **quiet)
+    middle = time.perf_counter()
+    train, held = log.split((0.8, 0.2), seed=quiet["seed"])
+    learned = learn_policy(train, "uips", nuisances=Nuisances(train, model="linear"), **quiet)
+    _ = Evaluator(Nuisances(held, model="linear"), {"uips": learned.policy}, options=Options()).evaluation
+    return {"ratio": (middle - start) / (time.perf_counter() - middle)}
+
+
+def _permuted(u: Tensor, log: LoggedData, seed: int) -> Tensor:
+    return u[torch.randperm(len(u), generator=torch_generator(seed, "permuted"))]
+
+
+def _by_frequency(u: Tensor, log: LoggedData, seed: int) -> Tensor:
+    count = torch.from_numpy(np.maximum(log.action_count, 1).astype(np.float64))
+    return count[torch.from_numpy(log.action.astype(np.int64))].rsqrt()
+
+
+def _ablated(
+    number: int, seed: int, method: str, change: Callable[[Tensor, LoggedData, int], Tensor], quiet: dict[str, Any]
+) -> dict[str, Any]:
+    one, known = problem(number, seed), nuisances(number, seed)
+    other = change(known.uncertainty(), one.log, seed)
+    rewards = known.cross_fitted_rewards("spectral" if isinstance(SETTINGS[number], Ids) else "linear")
+    given: dict[str, Any] = {"logging_policy": known.logging_policy, "uncertainty": other, "reward_model": rewards}
+    return {"value": one.value(learn_policy(one.log, method, **given, **quiet))}
+
+
+def run(kinds: list[str], numbers: list[int], seeds: int, out: Path) -> list[dict[str, Any]]:
+    """Run what is missing; every finished job is a line of the file."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    done = {(row["setting"], row["seed"], row["job"]) for row in rows}
+    for number in numbers:
+        for seed in range(seeds):
+            for kind in kinds:
+                for name, job in jobs(kind, number, seed):
+                    if (number, seed, name) in done:
+                        continue
+                    start = time.perf_counter()
+                    try:
+                        found = job()
+                    except OffPolicyError as error:
+                        found = {"error": str(error)[:200]}
+                    row = {"setting": number, "seed": seed, "kind": kind, "job": name, **found}
+                    row |= {"logging": problem(number, seed).logging, "seconds": round(time.perf_counter() - start, 2)}
+                    rows.append(row)
+                    with out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+    return rows
+
+
+def best_values(rows: list[dict[str, Any]], stored: Path) -> dict[str, dict[str, Any]]:
+    """The best true value in hindsight of each log that was searched, kept in a file."""
+    best: dict[str, dict[str, Any]] = json.loads(stored.read_text()) if stored.exists() else {}
+    for row in rows:
+        key = f"{row['setting']}/{row['seed']}"
+        counts = row["kind"] in ("grid", "single") and "value" in row
+        if counts and row["value"] > best.get(key, {"value": -1})["value"]:
+            best[key] = {"value": row["value"], "job": row["job"], "logging": row["logging"]}
+    stored.parent.mkdir(parents=True, exist_ok=True)
+    stored.write_text(json.dumps(best, indent=1, sort_keys=True) + "\n")
+    return best
+
+
+def figures(rows: list[dict[str, Any]], best: dict[str, dict[str, Any]]) -> Iterator[Figure]:
+    """What the runs say."""
+    auto = [row for row in rows if row["kind"] == "auto" and "value" in row]
+    share: dict[int, list[float]] = {}
+    for row in auto:
+        known = best.get(f"{row['setting']}/{row['seed']}")
+        if known is not None:
+            gap = known["value"] - row["logging"]
+            share.setdefault(row["setting"], []).append((row["value"] - row["logging"]) / gap)
+    means = {number: float(np.mean(each)) for number, each in share.items()}
+    if means:
+        note = ", ".join(f"{number}: {mean:.2f}" for number, mean in sorted(means.items()))
+        facts = {"settings": len(means), "by_setting": {str(k): round(v, 3) for k, v in sorted(means.items())}}
+        yield Figure("defaults.mean_share", float(np.mean(list(means.values()))), 0.95, "at least", facts, note)
+        yield Figure("defaults.worst_share", min(means.values()), LIMITS["defaults.worst_share"], "at least")
+    if auto:
+        shipped = [row for row in auto if row["recommendation"] != "logging"]
+        below, runs = np.mean([row["value"] < row["logging"] for row in shipped]), {"runs": len(auto)}
+        yield Figure("defaults.below_logging", float(below), LIMITS["defaults.below_logging"], facts=runs)
+        covered = float(np.mean([row["covered"] for row in auto]))
+        yield Figure("defaults.coverage", covered, LIMITS["defaults.coverage"], "at least", runs)
+    values = {(row["setting"], row["seed"], row["job"]): row["value"] for row in rows if "value" in row}
+    wins = _wins(values, "uips", "bips_cap")
+    if wins:
+        counted = {"settings": len(wins)}
+        yield Figure("defaults.uips_wins", float(np.mean(wins)), LIMITS["defaults.uips_wins"], "at least", counted)
+    for method in ("uips", "uips_dr"):
+        for other in (method + "_permuted", method + "_by_frequency"):
+            gaps = [values[k, s, method] - v for (k, s, job), v in values.items() if job == other]
+            if gaps:
+                won = {"settings_won": float(np.mean(_wins(values, method, other)))}
+                yield Figure(f"defaults.{method}_over_{other}", float(np.mean(gaps)), facts=won, digits=4)
+    costs = [row["ratio"] for row in rows if "ratio" in row]
+    if costs:
+        yield Figure("defaults.cost_ratio", float(np.median(costs)), LIMITS["defaults.cost_ratio"])
+
+
+def _wins(values: dict[tuple[int, int, str], float], mine: str, other: str) -> list[bool]:
+    """By setting: whether the mean over seeds of one job is above that of another."""
+    gaps: dict[int, list[float]] = {}
+    for (number, seed, job), value in values.items():
+        if job == mine and (number, seed, other) in values:
+            gaps.setdefault(number, []).append(value - values[number, seed, other])
+    return [float(np.mean(each)) > 0 for each in gaps.values()]
+
+
+def main() -> None:
+    """Run what is asked for and print the figures."""
+    parser = arguments(__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--settings", default=",".join(map(str, range(len(SETTINGS)))))
+    parser.add_argument("--jobs", default="auto,single,grid,ablation,cost")
+    parser.add_argument("--out", type=Path, default=Path("runs/defaults.jsonl"))
+    parser.add_argument("--best", type=Path, default=Path("docs/results/defaults_best.json"))
+    asked = parser.parse_args()
+    set_threads(1)
+    numbers = [int(number) for number in asked.settings.split(",")]
+    rows = run(asked.jobs.split(","), numbers, asked.seeds, asked.out)
+    for figure in figures(rows, best_values(rows, asked.best)):
+        figure.show(asked.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""A logistic regression for every action, all at once by Newton's method, pooled as far as the data ask.
+
+    q̂(x, a) = sigmoid(c + x·b + δ₁ x·θ_a + δ₀ log n_a + b_a + x·w_a)
+
+c, b, δ₁ and δ₀ are shared by all actions and fitted to all rows; b_a and w_a are an action's own, pulled to zero by a
+ridge κ. θ_a is the direction in which the contexts of action a differ from the others (linear discriminants), n_a how
+often it was logged: what the logger prefers says something about rewards, for or against, and δ₁ and δ₀ learn which.
+κ is chosen by the log-loss of rows held out by fold. Everything is linear in x, so that the greedy policy is too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from offpolicy.log import LoggedData
+from offpolicy.models import Scorer
+
+RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e4)
+"""Values of κ that are tried; the last leaves hardly more than what all actions share."""
+STEPS, HALVINGS, TOLERANCE = 25, 12, 1e-4
+"""Newton steps at most, how often one that overshoots is halved, and the largest change that ends them."""
+LARGEST_STEP = 4.0
+"""A step of the shared coefficients moves none further than this."""
+LARGEST_HESSIANS = 1 << 25
+"""Numbers in the Hessians of all actions, (actions, d + 1, d + 1); larger models are fitted by minibatches."""
+AT_ONCE = 1 << 22
+"""Numbers of features that are gathered at once."""
+ROWS_TO_CHOOSE = 60_000
+"""The ridge is chosen on no more rows than about this many."""
+
+
+def fits_in_memory(scorer: Scorer) -> bool:
+    """Whether the Hessians of all actions do."""
+    return scorer.n_actions * (scorer.dim + 1) ** 2 <= LARGEST_HESSIANS
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all actions share: the mean of the prior of each action's coefficients."""
+
+    prior: Tensor  # (actions, d + 1)
+
+    def scores(self, rows: "ActionRows", own: Tensor | float = 0.0) -> Tensor:
+        """The log-odds of rows, with the actions' own coefficients added."""
+        theta = self.prior + own
+        return torch.cat([(x * theta[rows.action[part]]).sum(1) for part, x in rows.parts()])
+
+
+@dataclass(frozen=True)
+class ActionRows:
+    """Rows sorted by action, pointing at the features of their contexts, (contexts, d + 1), whose last column is 1."""
+
+    features: Tensor
+    context: Tensor
+    action: Tensor
+    reward: Tensor
+    events: Tensor
+    n_actions: int
+
+    @classmethod
+    def of(cls, scorer: Scorer, log: LoggedData) -> "tuple[ActionRows, npt.NDArray[np.int64]]":
+        """The rows of a log on a scorer's states, and the order they were sorted into."""
+        with torch.no_grad():
+            states = scorer.states(log.contexts).double()
+        order = np.argsort(log.action, kind="stable").astype(np.int64)
+        weight = np.ones(log.n_rows) if log.row_weight is None else np.asarray(log.row_weight, dtype=np.float64)
+        columns = (log.context_index.astype(np.int64), log.action.astype(np.int64), log.reward, weight)
+        context, action, reward, events = (torch.from_numpy(np.ascontiguousarray(c[order])) for c in columns)
+        features = torch.cat([states, torch.ones(len(states), 1, dtype=torch.float64)], 1)
+        return cls(features, context, action, reward.double(), events.double(), log.n_actions), order
+
+    @property
+    def width(self) -> int:
+        """d + 1."""
+        return self.features.shape[1]
+
+    def take(self, kept: Tensor) -> "ActionRows":
+        """Some rows, by a mask."""
+        rows = (self.context[kept], self.action[kept], self.reward[kept], self.events[kept])
+        return ActionRows(self.features, *rows, self.n_actions)
+
+    def parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """The features of the rows, some at a time."""
+        step = max(AT_ONCE // self.width, 1)
+        for start in range(0, len(self.context), step):
+            part = slice(start, start + step)
+            yield part, self.features[self.context[part]]
+
+    def shared(self) -> Shared:
+        """Fit c, b, δ₁ and δ₀ to all rows by Newton's method."""
+        direction, popularity, evidence = self._directions()
+        width = self.width
+        theta = torch.zeros(width + 2, dtype=torch.float64)
+        mean = float((self.reward * self.events).sum() / self.events.sum())
+        theta[width - 1] = float(np.log(max(mean, 1e-6) / max(1 - mean, 1e-6)))
+        ridge = torch.ones_like(theta)
+        ridge[width - 1] = 1e-6
+        for _ in range(STEPS):
+            gradient, curvature = -ridge * theta, torch.diag(ridge)
+            for part, x in self.parts():
+                z = torch.cat([x, evidence[part, None], popularity[self.action[part], None]], 1)
+                prob, events = (z @ theta).sigmoid(), self.events[part]
+                gradient = gradient + z.T @ (events * (self.reward[part] - prob))
+                curvature = curvature + (z * (events * prob * (1 - prob))[:, None]).T @ z
+            step = torch.linalg.solve(curvature, gradient).clamp(-LARGEST_STEP, LARGEST_STEP)
+            theta = theta + step
+            if float(step.abs().max()) < TOLERANCE:
+                break
+        prior = theta[:width] + theta[width] * direction
+        logged = torch.bincount(self.action, minlength=self.n_actions) > 0
+        trend = theta[width + 1] * popularity
+        prior[:, -1] += torch.where(logged, trend, trend[logged].amin())  # never logged: as the least of the others
+        return Shared(prior)
+
+    def _directions(self) -> tuple[Tensor, Tensor, Tensor]:
+        """θ_a with its intercept (actions, d + 1), log n_a centred, and x·θ_a of each row without the row itself."""
+        counts = torch.zeros(self.n_actions, dtype=torch.float64).index_add_(0, self.action, self.events)
+        weight = torch.zeros(len(self.features), dtype=torch.float64).index_add_(0, self.context, self.events)
+        x = self.features[:, :-1]
+        mean = weight @ x / weight.sum()
+        centred = x - mean
+        covariance = (centred * (weight / weight.sum())[:, None]).T @ centred
+        jitter = 1e-3 * float(covariance.diagonal().mean()) if len(covariance) else 0.0
+        inverse = torch.linalg.inv(covariance + max(jitter, 1e-9) * torch.eye(len(covariance), dtype=torch.float64))
+        sums = torch.zeros(self.n_actions, x.shape[1], dtype=torch.float64)
+        for part, features in self.parts():
+            sums.index_add_(0, self.action[part], (features[:, :-1] - mean) * self.events[part, None])
+        slopes = sums @ inverse / (counts + 1)[:, None]
+        evidence = []
+        for part, features in self.parts():
+            own, action, events = features[:, :-1] - mean, self.action[part], self.events[part, None]
+            without = (sums[action] - own * events) @ inverse / (counts[action, None] - events + 1)
+            evidence.append((own * without).sum(1))
+        popularity = (counts + 1).log()
+        direction = torch.cat([slopes, -(slopes @ mean)[:, None]], 1)
+        return direction, popularity - popularity.mean(), torch.cat(evidence)
+
+    def own(self, shared: Shared, ridge: float, start: Tensor | None = None) -> Tensor:
+        """The actions' own coefficients beside the shared ones, (actions, d + 1)."""
+        own = torch.zeros_like(shared.prior) if start is None else start.clone()
+        offset = shared.scores(self)
+        for actions, rows, real in self._groups():
+            x, reward, events = self.features[self.context[rows]], self.reward[rows], self.events[rows] * real
+            own[actions] = _newton(x, reward, events, offset[rows], ridge, own[actions])
+        return own
+
+    def _groups(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Actions with about equally many rows: their numbers, the places of their rows, padded, and which are real."""
+        count = torch.bincount(self.action, minlength=self.n_actions)
+        first = torch.cumsum(count, 0) - count
+        order = torch.argsort(count, stable=True)
+        order = order[count[order] > 0]
+        start = 0
+        while start < len(order):
+            sizes = count[order[start:]]
+            together = sizes * torch.arange(1, len(sizes) + 1) * self.width
+            fits = (sizes <= max(2 * int(sizes[0]), 8)) & (together <= AT_ONCE)
+            end = start + max(int(fits.long().cumprod(0).sum()), 1)
+            actions = order[start:end]
+            places = torch.arange(int(count[actions].max()))
+            real = places < count[actions, None]
+            yield actions, (first[actions, None] + places).where(real, first[actions, None]), real
+            start = end
+
+    def doubt(self, theta: Tensor, ridge: float) -> Tensor:
+        """The standard deviation of each action's intercept, 1/√(κ + Σ q̂(1 − q̂)) over its rows."""
+        prob = Shared(theta).scores(self).sigmoid()
+        known = torch.zeros(self.n_actions, dtype=torch.float64)
+        return (ridge + known.index_add_(0, self.action, self.events * prob * (1 - prob))).rsqrt()
+
+    def log_loss(self, shared: Shared, own: Tensor) -> float:
+        """Binary cross-entropy, summed over events."""
+        scores = shared.scores(self, own)
+        return float(F.binary_cross_entropy_with_logits(scores, self.reward, self.events, reduction="sum"))
+
+
+def _newton(x: Tensor, reward: Tensor, events: Tensor, offset: Tensor, ridge: float, theta: Tensor) -> Tensor:
+    """Maximise the penalised likelihood of each of some actions, x (actions, rows, d + 1), from θ (actions, d + 1)."""
+
+    def scores_and_value(theta: Tensor) -> tuple[Tensor, Tensor]:
+        scores = offset + (x @ theta[:, :, None])[:, :, 0]
+        likelihood = (events * (reward * scores - F.softplus(scores))).sum(1)
+        return scores, likelihood - ridge / 2 * theta.square().sum(1)
+
+    scores, value = scores_and_value(theta)
+    for _ in range(STEPS):
+        prob = scores.sigmoid()
+        gradient = (x.transpose(1, 2) @ (events * (reward - prob))[:, :, None])[:, :, 0] - ridge * theta
+        curvature = x.transpose(1, 2) @ (x * (events * prob * (1 - prob))[:, :, None])
+        curvature.diagonal(dim1=1, dim2=2).add_(ridge)
+        step = torch.linalg.solve(curvature, gradient)
+        for _ in range(HALVINGS):
+            scores, moved = scores_and_value(theta + step)
+            worse = moved < value
+            if not bool(worse.any()):
+                break
+            step = torch.where(worse[:, None], step / 2, step)
+        theta, value = theta + step, moved
+        if float(step.abs().max()) < TOLERANCE:
+            break
+    return theta
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """The coefficients fitted to all rows and to those outside each fold, (actions, d + 1), and how well they do."""
+
+    whole: Tensor
+    folds: tuple[Tensor, ...]
+    ridge: float
+    log_loss: float
+    """Mean binary cross-entropy of rows held out by fold."""
+
+
+def fit_regressions(
+    scorer: Scorer,
+    log: LoggedData,
+    row_fold: npt.NDArray[np.int64],
+    *,
+    ridges: Sequence[float] = RIDGES,
+    pessimism: float = 0.0,
+) -> Regressions:
+    """Fit every action's regression, the ridge by the log-loss of held-out folds.
+
+    Each intercept is lowered by `pessimism` standard deviations, which only actions with few rows feel.
+    """
+    rows, order = ActionRows.of(scorer, log)
+    fold = torch.from_numpy(row_fold[order])
+    n_folds = int(row_fold.max()) + 1
+    used = min(n_folds, 1 if log.n_rows > ROWS_TO_CHOOSE else n_folds)
+    losses, shares = np.zeros(len(ridges)), [rows.take(fold != k).shared() for k in range(n_folds)]
+    events = 0.0
+    for k in range(used):
+        train, held = _fewer(rows.take(fold != k)), rows.take(fold == k)
+        events += float(held.events.sum())
+        own: Tensor | None = None
+        for i in reversed(range(len(ridges))):  # from the strongest pull, so that each fit starts near its end
+            own = train.own(shares[k], ridges[i], own)
+            losses[i] += held.log_loss(shares[k], own)
+    best = int(losses.argmin())
+    ridge = ridges[best]
+
+    def fitted(some: ActionRows, shared: Shared) -> Tensor:
+        theta = shared.prior + some.own(shared, ridge)
+        theta[:, -1] -= pessimism * some.doubt(theta, ridge)
+        return theta
+
+    folds = tuple(fitted(rows.take(fold != k), shares[k]) for k in range(n_folds))
+    return Regressions(fitted(rows, rows.shared()), folds, ridge, float(losses[best]) / max(events, 1.0))
+
+
+def _fewer(rows: ActionRows) -> ActionRows:
+    """At most about `ROWS_TO_CHOOSE` rows, evenly spaced, which keeps the actions in proportion."""
+    stride = -(-len(rows.context) // ROWS_TO_CHOOSE)
+    return rows if stride == 1 else rows.take(torch.arange(0, len(rows.context), stride))

@@ -1,0 +1,157 @@
+"""`offpolicy evaluate` and `learn` with several rewards, policies in files, times and formats: as in Python."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from offpolicy import evaluate, read_log
+from offpolicy.artifacts import load_policy
+from offpolicy.cli.evaluate import INTERVAL_NAMES, named_policies
+from offpolicy.cli.options import LOGGING_MODELS
+from offpolicy.evaluation.intervals import INTERVALS
+from offpolicy.propensity import MODELS
+from small_log import ACTIONS, a_frame, refused, run
+
+ROLES = ("--context", "segment", "--context", "age", "--action", "item", "--timestamp", "when", "--cluster", "user")
+FAST = ("--logging-model", "linear", "--no-propensity-models")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("options")
+    frame = a_frame(600)
+    chance = np.random.default_rng(1)
+    times = np.datetime64("2026-09-01", "us") + np.arange(600) * np.timedelta64(2 * 3600 * 10**6, "us")
+    money = np.where(frame["click"] == 1, chance.lognormal(1, 1, 600).round(2), 0.0)
+    frame = frame.with_columns(
+        when=pl.Series(times),
+        revenue=pl.Series(money),
+        returns=pl.Series((chance.random(600) < 0.2).astype(int)),
+        request=pl.Series([f"q{n}" for n in range(600)]),
+    )
+    frame.write_parquet(made / "log.parquet")
+    frame.write_csv(made / "log.csv")
+    best = [[ACTIONS[(int(s[1:]) + 1) % 4]] for s in frame["segment"]]
+    pl.DataFrame({"request": frame["request"], "items": best}).head(500).write_parquet(made / "lists.parquet")
+    pl.DataFrame({"segment": ["s0", "s1", "s2"], "item": ["coffee", "juice", "milk"], "p": [0.9, 0.9, 0.9]}).write_csv(
+        made / "rows.csv"
+    )
+    return made
+
+
+def found_by(folder: Path, *words: str) -> dict[str, object]:
+    asked = run("evaluate", folder / "log.parquet", *ROLES, *FAST, *words, "--json")
+    assert asked.code == 0, asked.err
+    plain: dict[str, object] = asked.json["evaluation"]
+    return plain
+
+
+def test_several_rewards_are_those_of_the_library(folder: Path) -> None:
+    words = ("--reward", "click", "--reward", "value=0.1*click + revenue", "--guardrail", "returns<=+10%")
+    found = found_by(folder, *words, "--policy", "better", "--winsorise", "0.02")
+    log = read_log(
+        folder / "log.parquet",
+        context=["segment", "age"],
+        action="item",
+        reward="click",
+        timestamp="when",
+        cluster="user",
+        keep=["value=0.1*click + revenue", "returns", "better"],
+    )
+    asked = {"rewards": ["value"], "guardrails": ["returns<=+10%"], "winsorise": 0.02}
+    own = evaluate(log, {"better": "better"}, "linear", **asked).to_json()  # type: ignore[arg-type]
+    assert found["outcomes"] == own["outcomes"]
+    assert found["decisions"] == own["decisions"]
+    text = run(
+        "evaluate", folder / "log.parquet", *ROLES, *FAST, *words, "--policy", "better", "--winsorise", "0.02"
+    ).out
+    assert "Taken together" in text
+    assert "value winsorised at 0.02" in text
+    assert str(own["decisions"][0]["sentence"]) in text
+
+
+def test_files_of_policies_are_joined_and_what_they_miss_is_said(folder: Path) -> None:
+    words = (
+        "--reward",
+        "click",
+        "--policy",
+        "new=" + str(folder / "lists.parquet"),
+        "--policy",
+        str(folder / "rows.csv"),
+    )
+    asked = run("evaluate", folder / "log.parquet", *ROLES, *FAST, *words)
+    assert asked.code == 0, asked.err
+    assert "new: joined by request (lists share 95% of the probability)." in asked.out
+    assert "new has no entry for 100 of 600 rows, which are left out." in asked.out
+    assert "rows: 1 of its actions were never logged" in asked.out
+    assert "rows: joined by segment (p)." in asked.out
+    roles = {"context": ["segment", "age"], "action": "item", "cluster": "user", "timestamp": "when"}
+    log = read_log(folder / "log.parquet", reward="click", keep=["request"], **roles)  # type: ignore[arg-type]
+    frame = pl.read_parquet(folder / "lists.parquet")
+    own = evaluate(log.take(np.arange(500)), {"new": frame}, "linear")
+    theirs = found_by(folder, "--reward", "click", "--policy", "new=" + str(folder / "lists.parquet"))
+    assert theirs["policies"]["new"]["value"] == pytest.approx(own["new"].value, rel=1e-6)  # type: ignore[index]
+
+
+def test_rows_from_a_date_on(folder: Path) -> None:
+    found = found_by(folder, "--reward", "click", "--policy", "better", "--held-out-after", "2026-10-01")
+    assert found["log"]["rows"] == 600 - 30 * 12  # type: ignore[index]
+    words = ("evaluate", folder / "log.parquet", *ROLES, "--reward", "click", "--policy", "better", "--held-out-after")
+    said = refused(*words, "2027-01-01")
+    assert "no rows from 2027-01-01: its times reach from 2026-09-01T00:00:00" in said
+    said = refused(*words, "soon")
+    assert "such as 2026-10-01" in said
+
+
+def test_a_policy_learned_before_a_date_is_evaluated_after_it(folder: Path, tmp_path: Path) -> None:
+    learned = run("learn", folder / "log.parquet", *ROLES, *FAST, "--reward", "click", "--guardrail", "returns",
+                  "--method", "ce", "--epochs", "2", "--held-out-after", "2026-10-01",
+                  "--out", tmp_path / "run")  # fmt: skip
+    assert learned.code == 0, learned.err
+    assert "Learned from 360 rows, evaluated on the 240 others." in learned.out
+    assert "returns: lower is better, at most 2 % worse" in learned.out
+    rule = (load_policy(tmp_path / "run" / "policy").metadata.model_extra or {})["held_out"]
+    assert (rule["unit"], rule["after"]) == ("time", "2026-10-01T00:00:00.000000")
+    again = run("evaluate", folder / "log.parquet", "--policy", tmp_path / "run", *FAST)
+    assert "which are left out" in again.out
+    assert "Evaluated on the 240 rows that no policy was learned from." in again.out
+    assert "not fitted again" in again.out
+
+
+def test_formats_say_the_same(folder: Path) -> None:
+    words = ("evaluate", folder / "log.csv", *ROLES, *FAST, "--reward", "click", "--policy", "better", "--by", "month")
+    plain = run(*words, "--format", "json").json["evaluation"]
+    table = pl.read_csv(io.StringIO(run(*words, "--format", "csv").out))
+    assert table["value"].to_list() == pytest.approx(
+        [plain["logging"]["value"], plain["policies"]["better"]["value"], *(s["value"] for s in plain["segments"])]
+    )
+    assert table["segment"].to_list() == [None, None, "2026-09", "2026-10"]
+    markdown = run(*words, "--format", "md").out
+    assert markdown.startswith("| reward | by |")
+    assert markdown.count("\n| ") == len(table)
+
+
+def test_every_estimator_interval_gamma_and_refits_is_within_reach(folder: Path) -> None:
+    found = found_by(folder, "--reward", "click", "--policy", "better", "--estimator", "ips", "--estimator", "snips",
+                     "--interval", "bootstrap", "--interval", "betting", "--gamma", "3", "--refits", "2")  # fmt: skip
+    policy = found["policies"]["better"]  # type: ignore[index]
+    assert [one["name"] for one in policy["estimates"]] == ["ips", "snips"]
+    assert all(set(one["intervals"]) == {"bootstrap", "betting"} for one in policy["estimates"])
+    assert set(policy["propensity_intervals"]) == {"worst_case", "refit_bootstrap"}
+    assert "There is no estimator 'nothing'" in refused(
+        "evaluate", folder / "log.csv", *ROLES, "--reward", "click", "--policy", "better", "--estimator", "nothing"
+    )
+
+
+def test_completion_offers_what_there_is() -> None:
+    assert set(LOGGING_MODELS) == set(MODELS)
+    assert set(INTERVAL_NAMES) <= set(INTERVALS)
+    assert "--install-completion" in run("--help").out
+
+
+def test_policies_without_a_name_have_their_own(folder: Path) -> None:
+    given = (str(folder / "lists.parquet"), "mine:best", "column:better", "uniform", "new=pi")
+    assert list(named_policies(given)) == ["lists", "best", "better", "uniform", "new"]

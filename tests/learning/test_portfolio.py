@@ -1,0 +1,83 @@
+"""`method="auto"`: what it chooses is near the best of what it learned, and what it says about logging is true."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.datasets.synthetic import LinearSoftmaxWorld
+from offpolicy.errors import ParameterError
+from offpolicy.evaluation.auto import AutoEstimate
+from offpolicy.evaluation.comparison import best_by_value
+from offpolicy.evaluation.evaluate import Evaluator
+from offpolicy.evaluation.options import Options
+from offpolicy.learning import PORTFOLIO, learn_policy, member_settings
+from offpolicy.log import LoggedData
+from offpolicy.nuisances import Nuisances
+from offpolicy.policies import UniformPolicy
+
+WORLD = LinearSoftmaxWorld.draw(0, n_actions=10, dimensions=3, alignment=0.2)
+LOG = WORLD.log(1, 3000)
+TEST = WORLD.contexts(7, 3000)
+QUICK: dict[str, Any] = {"learning_rate": 0.1, "show_progress": False}
+
+
+def test_auto_is_the_default_and_nearly_as_good_as_the_world_allows() -> None:
+    learned = learn_policy(LOG.without_propensities(), **QUICK)
+    best = float(WORLD.rewards(TEST).amax(1).mean())
+    logging, value = WORLD.value(WORLD.logging_policy, TEST), WORLD.value(learned, TEST)
+    assert value > logging + 0.85 * (best - logging)
+    choice = learned.choice
+    assert choice is not None
+    assert [one.method for one in choice.candidates] == list(PORTFOLIO)
+    assert choice.method == learned.method
+    chosen = next(one for one in choice.candidates if one.chosen)
+    assert chosen.low is not None
+    assert chosen.high is not None
+    assert chosen.gain_low is not None
+    assert chosen.low <= value <= chosen.high
+    assert choice.recommendation == "policy"
+    assert 0 < chosen.gain_low <= value - logging
+    assert all(one.seconds is not None and one.seconds >= 0 for one in choice.candidates)
+
+
+def test_the_preferred_candidate_stays_unless_another_is_clearly_better() -> None:
+    """Two policies on one log, the better one by far more than its paired error, then by nothing at all."""
+    nuisances = Nuisances(LOG, model="linear")
+    policies = {"uniform": UniformPolicy(10), "good": WORLD.target_policy(3.0), "same": WORLD.target_policy(3.0)}
+    estimates: dict[str, AutoEstimate] = Evaluator(nuisances, policies, options=Options(estimators=("ips",))).estimates
+    assert best_by_value(estimates, 0.95, "uniform")[0] in ("good", "same")
+    assert best_by_value(estimates, 0.95, "same")[0] == "same"
+    assert best_by_value(estimates, 0.95, "good")[0] == "good"
+    best, bound = best_by_value(estimates, 0.95, None)
+    assert best == "good"
+    assert bound == pytest.approx(max(estimates[best].value - estimates[best].width.half(1 - 0.05 / 3), 0.0))
+
+
+def test_staying_with_logging_is_said_where_nothing_is_better() -> None:
+    """Logging that is already greedy: what little is learned from few rows is no improvement that these could show."""
+    world = LinearSoftmaxWorld.draw(2, n_actions=5, dimensions=2, temperature=0.05, alignment=1.0)
+    learned = learn_policy(world.log(3, 400).without_propensities(), **QUICK)
+    assert learned.choice is not None
+    assert learned.choice.recommendation in ("logging", "experiment")
+    assert "tay with logging" in learned.choice.sentence
+
+
+def test_settings_go_to_the_methods_that_have_them() -> None:
+    members = member_settings({"lam": 5.0, "seed": 3})
+    assert members["uips"] == {"lam": 5.0, "seed": 3}
+    assert members["dm"] == {"seed": 3}
+    assert members["ce"] == {"metric": "value", "seed": 3}
+    with pytest.raises(ParameterError, match="auto tries"):
+        member_settings({"top_p": 3})
+    with pytest.raises(ParameterError, match="chooses on logged rows"):
+        learn_policy(LOG, validation=lambda policy: 0.0)
+
+
+def test_rewards_that_are_all_alike_are_refused_before_any_work() -> None:
+    alike = LoggedData.from_arrays(
+        LOG.contexts, LOG.action, np.ones(LOG.n_rows), context_index=LOG.context_index, actions=10
+    )
+    for method in ("auto", "uips", "dm"):
+        with pytest.raises(ParameterError, match="Every reward in the rows to learn from is 1"):
+            learn_policy(alike, method)
