@@ -159,6 +159,12 @@ WEIGHTS: dict[str, Callable[..., float]] = {
     "mips": lambda w, n: group_mass(w, "pi", n) / group_mass(w, "beta", n),
     "offcem": lambda w, n: group_mass(w, "pi", n) / group_mass(w, "beta", n),
     "balanced": lambda w, n: float(w["odds"][n]),
+    # A request that shows one action is a slate of one position; tests/evaluation/test_slates.py has longer ones.
+    "sips": ratio,
+    "rips": ratio,
+    "cascade_dr": ratio,
+    "iips": ratio,
+    "pseudo_inverse": ratio,
 }
 """Every row of the registry but `ips_un_simplex`, whose twin is a general-purpose solver in its own test."""
 

@@ -28,6 +28,7 @@ from offpolicy.cli.options import (
     Log,
     LoggingModel,
     MissingValues,
+    PositionColumn,
     PrintFormat,
     PropensityColumn,
     PropensityModels,
@@ -90,6 +91,7 @@ def evaluate(
     candidate_feature: CandidateFeatures = None,
     request: RequestColumn = None,
     shown: ShownColumn = None,
+    position: PositionColumn = None,
     keep_prob: KeepProbColumn = None,
     row_weight: RowWeightColumn = None,
     drop_duplicates: DropDuplicates = False,
@@ -141,6 +143,14 @@ def evaluate(
             "--sensitivity", help="Also how strong hidden information must have been; refits without columns."
         ),
     ] = False,
+    user_model: Annotated[
+        str,
+        typer.Option(
+            "--user-model",
+            help="How users look at slates: any, cascade (from the top), independent (each position by itself), or "
+            "auto, the weakest assumption that the log can carry.",
+        ),
+    ] = "auto",
     out: Annotated[str | None, typer.Option("--out", help="Folder for results.json.")] = None,
     seed: Seed = 0,
     config: Config = None,
@@ -177,6 +187,7 @@ def evaluate(
         interval="guaranteed" if guaranteed else "auto",
         by=tuple(by or ()),
         sensitivity_columns=sensitivity,
+        user_model=user_model,
     )
     more: dict[str, Any] = {
         "compare_with": others,

@@ -36,7 +36,7 @@ LOGGING_MODELS = (
 """For completion, which must not load torch."""
 NOT_IN_FILES = ("config", "help")
 SINGLE = ("action", "propensity", "cluster", "timestamp", "actions")
-REQUESTS = ("candidates", "request", "shown", "keep_prob", "row_weight")
+REQUESTS = ("candidates", "request", "shown", "position", "keep_prob", "row_weight")
 
 
 def _load_config(context: typer.Context, path: str | None) -> str | None:
@@ -122,10 +122,18 @@ CandidateFeatures = Annotated[
     typer.Option("--candidate-feature", help="A column of lists with one value for each candidate; repeatable."),
 ]
 RequestColumn = Annotated[
-    str | None, typer.Option("--request", help="In a table with a row a candidate: the column with the request's id.")
+    str | None,
+    typer.Option(
+        "--request",
+        help="The column with the request's id, in a table with a row a candidate or several shown a request.",
+    ),
 ]
 ShownColumn = Annotated[
     str | None, typer.Option("--shown", help="In a table with a row a candidate: whether it was the one shown.")
+]
+PositionColumn = Annotated[
+    str | None,
+    typer.Option("--position", help="Where requests show several actions: the column with the place of each, from 1."),
 ]
 KeepProbColumn = Annotated[
     str | None, typer.Option("--keep-prob", help="The column with the probability with which a row was kept.")

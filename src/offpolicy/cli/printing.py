@@ -92,6 +92,7 @@ def show_evaluation(evaluation: "Evaluation") -> None:
         rows.append((name, one.value, interval.low, interval.high, interval.sampling, interval.propensity))
     head = ("policy", "value", "low", "high", "± sampling", "± propensity")
     table(f"Values with {evaluation.level:.0%} intervals (propensities: {logging.model})", head, rows)
+    _show_slates(evaluation)
     compared = [
         (c.candidate, c.reference, c.difference, c.low, c.high, c.relative, c.probability_of_improvement)
         for c in evaluation.comparisons
@@ -111,6 +112,24 @@ def show_evaluation(evaluation: "Evaluation") -> None:
         for sentence in (verdict.advice, one.guarantee, one.sensitivity.sentence):
             if sentence:
                 console.print(f"  {sentence}", markup=False, highlight=False)
+
+
+def _show_slates(evaluation: "Evaluation") -> None:
+    """For slates: what the values assume of users, and what other assumptions would say."""
+    assumed = next((one.assumes for one in evaluation.policies.values() if one.assumes), "")
+    if not assumed:
+        return
+    from offpolicy.estimators import USER_MODELS
+
+    lines("Slates", [f"Values are means over positions; they assume {USER_MODELS[assumed]} ({assumed})."])
+    rows: list[Sequence[Any]] = []
+    left_out: dict[tuple[str, str], list[str]] = {}
+    for name, one in evaluation.policies.items():
+        rows += [(name, e.name, e.value, e.standard_error, e.assumes) for e in one.estimates]
+        for reason in one.left_out.items():
+            left_out.setdefault(reason, []).append(name)
+    table("By user model", ("policy", "estimator", "value", "standard error", "assumes"), rows)
+    lines("Left out", [f"{row} ({', '.join(names)}): {why}." for (row, why), names in left_out.items()])
 
 
 def _show_outcomes(evaluation: "Evaluation") -> None:

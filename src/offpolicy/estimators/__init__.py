@@ -9,11 +9,21 @@ from offpolicy.estimators import (  # isort: skip
     robust as robust,
     smooth as smooth,
     grouped as grouped,
+    slates as slates,
     official as official,
 )
 from offpolicy.estimators.logspace import LOG_LIMIT, SPREAD_LIMIT, bounded_exp, log_floor, spread
 from offpolicy.estimators.official import OFFICIAL, OfficialProfile
-from offpolicy.estimators.registry import ESTIMATORS, INPUTS, Estimator, Hyper, HyperParameter, estimator, weight
+from offpolicy.estimators.registry import (
+    ESTIMATORS,
+    INPUTS,
+    USER_MODELS,
+    Estimator,
+    Hyper,
+    HyperParameter,
+    estimator,
+    weight,
+)
 from offpolicy.estimators.uncertainty_aware import worst_case_cap
 
 __all__ = [
@@ -22,6 +32,7 @@ __all__ = [
     "LOG_LIMIT",
     "OFFICIAL",
     "SPREAD_LIMIT",
+    "USER_MODELS",
     "Estimator",
     "Hyper",
     "HyperParameter",

@@ -45,6 +45,10 @@ INPUTS: Mapping[str, str] = {
     "log_target_top": "log of π's mass on the top-p actions of β̂(·|x)",
     "log_logging_top": "log of β̂'s mass on its own top-p actions",
     "log_group_ratio": "log π(g|x) − log β̂(g|x), g the group of the logged action",
+    "log_slate_ratio": "Σ log_ratio over all positions of the row's request",
+    "log_cascade_ratio": "Σ log_ratio over the row's position and those above it",
+    "log_position_ratio": "log π_l(a|x) − log β̂_l(a|x), the chances of the action in its position whatever is above",
+    "slate_surplus": "Σ exp(log_position_ratio) − 1 over all positions of the row's request",
     "log_balanced_ratio": "log-odds of a classifier (scikit-learn) that the action was drawn from π rather than logged",
 }
 """Every quantity a weight may ask for, by the name of its positional parameter."""
@@ -70,8 +74,21 @@ REFERENCES: Mapping[str, str] = {
     "saito2022mips": "Saito and Joachims 2022, Off-Policy Evaluation for Large Action Spaces via Embeddings",
     "saito2023offcem": "Saito et al. 2023, Off-Policy Evaluation for Large Action Spaces via Conjunct Effect Modeling",
     "sondhi2020balanced": "Sondhi et al. 2020, Balanced Off-Policy Evaluation in General Action Spaces",
+    "mcinerney2020rips": "McInerney et al. 2020, Counterfactual Evaluation of Slates with Sequential Interactions",
+    "kiyohara2022cascade": "Kiyohara et al. 2022, Doubly Robust Off-Policy Evaluation for Ranking Policies",
+    "li2018iips": "Li et al. 2018, Offline Evaluation of Ranking Policies with Click Models",
+    "swaminathan2017slates": "Swaminathan et al. 2017, Off-Policy Evaluation for Slate Recommendation",
     "offpolicy": "this project; see docs/estimators.md",
 }
+
+
+USER_MODELS: Mapping[str, str] = {
+    "any": "nothing about users: any action of a slate may change the reward of any other",
+    "cascade": "users go from top to bottom: what stands below changes nothing above",
+    "independent": "users look at each position by itself: no action changes the reward of another",
+    "additive": "the total reward of a slate is a sum of effects of its positions",
+}
+"""What an estimator of slates may assume of users."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,10 @@ class Estimator:
     """Whether one row's weight depends on the other rows, so that the log cannot be streamed in parts."""
     evaluation_only: bool = False
     """Whether it cannot teach a policy."""
+    signed: bool = False
+    """Whether weights may be negative."""
+    assumes: str = ""
+    """For slates, the user model under which it is right: a key of `USER_MODELS`."""
     aliases: tuple[str, ...] = ()
 
     @cached_property

@@ -10,6 +10,7 @@ from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_i
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
     CONTEXT_SUMS,
+    SLATE_RATIOS,
     TOP_P_INPUTS,
     log_count_prob,
     weight_inputs,
@@ -20,6 +21,7 @@ from offpolicy.evaluation.preflight import preflight, shown_one_action
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.slates import RATIO_OF, SLATE_ESTIMATORS, chosen_user_model, with_slates, with_user_model
 from offpolicy.evaluation.value import Terms, value
 
 __all__ = [
@@ -29,6 +31,9 @@ __all__ = [
     "GAMMA",
     "GROUPED",
     "LEVEL",
+    "RATIO_OF",
+    "SLATE_ESTIMATORS",
+    "SLATE_RATIOS",
     "TOP_P_INPUTS",
     "ActionSets",
     "Evaluator",
@@ -42,6 +47,7 @@ __all__ = [
     "audit",
     "auto_estimate",
     "chosen_lambdas",
+    "chosen_user_model",
     "clustered",
     "compare",
     "compare_propensity_models",
@@ -57,4 +63,6 @@ __all__ = [
     "top_actions",
     "value",
     "weight_inputs",
+    "with_slates",
+    "with_user_model",
 ]

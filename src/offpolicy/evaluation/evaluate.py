@@ -25,12 +25,14 @@ from offpolicy.evaluation.outcomes import decided, outcomes_of
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import (
     refit_bootstrap,
+    under_model,
     under_other_models,
     worst_case_band,
 )
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
 from offpolicy.evaluation.segments import breakdown, segments_of
+from offpolicy.evaluation.slates import SLATE_ESTIMATORS, chosen_user_model, why_missing, with_slates, with_user_model
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy, as_policy, rows_only
@@ -74,6 +76,7 @@ def evaluate(
     rewards: Sequence[str] = (),
     guardrails: Sequence[str] = (),
     winsorise: float = 0.0,
+    user_model: str = "auto",
     seed: int = 0,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
@@ -91,8 +94,10 @@ def evaluate(
     four periods, or hour, weekday, day, week or month. `rewards` are further rewards and `guardrails` those that
     must not get worse ("returns<=+2%"): columns that the log keeps, of which `winsorise` cuts the tails; all share
     β̂ and the pass over the policies. `sensitivity_columns` says how strong hidden information must have been to
-    overturn a conclusion, measured by leaving out each context column (a linear fit each, at most 8). Results are
-    on the user's scale of rewards. Nothing of size rows × actions is ever made.
+    overturn a conclusion, measured by leaving out each context column (a linear fit each, at most 8). In a log of
+    slates values are means over positions, and `user_model` says how users look at a slate ("any", "cascade" or
+    "independent"; "auto" takes the weakest assumption that the log can carry). Results are on the user's scale of
+    rewards. Nothing of size rows × actions is ever made.
     """
     options = Options(
         tuple(estimators),
@@ -108,6 +113,7 @@ def evaluate(
         tuple(rewards),
         tuple(guardrails),
         winsorise,
+        user_model=user_model,
     )
     if nuisances is None:
         given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
@@ -197,8 +203,34 @@ class Evaluator:
         return self.nuisances.gamma if isinstance(given, str) else float(given)
 
     @cached_property
+    def asked(self) -> list[Estimator]:
+        """The estimators asked for; where none is, those of slates for a log of slates."""
+        if self.log.request is None or self.options.estimators != DEFAULT_ESTIMATORS:
+            return self.options.rows
+        return [ESTIMATORS[name] for name in SLATE_ESTIMATORS]
+
+    @cached_property
     def rows(self) -> dict[str, PolicyRows]:
-        """What the estimators ask for, of every policy, in one pass."""
+        """What the estimators ask for, of every policy; in slates with the log-ratio of the user model."""
+        if self.log.request is None:
+            return self._single_rows
+        return {name: with_user_model(rows, self.user_model) for name, rows in self._slate_rows.items()}
+
+    @cached_property
+    def user_model(self) -> str:
+        """How users look at a slate, as given or as the log can carry; empty where requests show one action."""
+        if self.log.request is None:
+            return ""
+        given = self.options.user_model
+        return chosen_user_model(self._slate_rows.values()) if given == "auto" else given
+
+    @cached_property
+    def _slate_rows(self) -> dict[str, PolicyRows]:
+        return {name: with_slates(rows, self.targets[name], self.beta) for name, rows in self._single_rows.items()}
+
+    @cached_property
+    def _single_rows(self) -> dict[str, PolicyRows]:
+        """What the estimators ask for, of every policy and action by itself, in one pass."""
         rewards = None
         if not all(rows_only(target) for target in self.targets.values()):
             rewards = self.nuisances.reward_model
@@ -208,7 +240,7 @@ class Evaluator:
             self.beta,
             uncertainty=self.uncertainty,
             reward_model=rewards,
-            estimators=self.options.rows,
+            estimators=self.asked,
             support=True,
             groups=self._groups(rewards),
             other_rewards=self.other_models,
@@ -229,7 +261,7 @@ class Evaluator:
 
     def _groups(self, rewards: RewardModel | None) -> Tensor | None:
         """Groups of actions where an estimator asks for them: as given, or learned from the reward model."""
-        if not any(GROUP_INPUT in row.inputs for row in self.options.rows):
+        if not any(GROUP_INPUT in row.inputs for row in self.asked):
             return None
         if self.options.action_groups is not None:
             return action_groups(self.options.action_groups, self.log)
@@ -344,7 +376,8 @@ class Evaluator:
 
     def _policy(self, name: str) -> PolicyResult:
         rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level
-        left_out = {row.name: rows.unavailable(row) for row in self.options.rows if rows.unavailable(row)}
+        reasons = {row.name: self._unavailable(self._rows_for(name, row), row) for row in self.asked}
+        left_out = {row: reason for row, reason in reasons.items() if reason}
         lam = chosen_lambdas(rows, estimate.lam)
         aware = self._propensity_intervals(name)
         return PolicyResult(
@@ -352,7 +385,9 @@ class Evaluator:
             value=scale.value(estimate.value),
             interval=scale.two_part(estimate.interval),
             lam=estimate.lam,
-            estimates=[self._estimate(rows, row, lam) for row in self.options.rows if row.name not in left_out],
+            estimates=[
+                self._estimate(self._rows_for(name, row), row, lam) for row in self.asked if row.name not in left_out
+            ],
             left_out=left_out,
             preflight=self.preflights[name],
             sensitivity=scale.sensitivity(self._sensitivity(name)),
@@ -360,7 +395,20 @@ class Evaluator:
             guarantee=guarantee(rows, aware["guaranteed"], scale) if "guaranteed" in aware else "",
             propensity_intervals={method: scale.interval(interval) for method, interval in aware.items()},
             reference=name in self.references,
+            assumes=self.user_model,
         )
+
+    def _rows_for(self, name: str, row: Estimator) -> PolicyRows:
+        """The rows that an estimator takes: those of the evaluation's user model, unless it assumes one of its own."""
+        return self._slate_rows[name] if row.assumes and self.user_model else self.rows[name]
+
+    def _unavailable(self, rows: PolicyRows, row: Estimator) -> str:
+        """Why an estimator is left out; empty where it is not."""
+        if self.log.request is not None and row.name == "dm":
+            return "the reward model of slates predicts all rewards from a position on, which needs weights"
+        if row.assumes and row.inputs[0] not in rows.inputs:
+            return why_missing(row.inputs[0], self.log)
+        return rows.unavailable(row)
 
     def _sensitivity(self, name: str) -> Sensitivity:
         rows, value, threshold = self.rows[name], self.estimates[name].value, self.on_policy.value
@@ -378,7 +426,8 @@ class Evaluator:
     @property
     def _sharp(self) -> bool:
         """Whether sharp bounds are known: for binary rewards, where β̂ knows all actions."""
-        return bool(np.isin(self.log.reward, (0.0, 1.0)).all()) and not rows_only(self.beta)
+        binary = bool(np.isin(self.log.reward, (0.0, 1.0)).all())
+        return binary and not rows_only(self.beta) and self.log.request is None
 
     @cached_property
     def column_strengths(self) -> list[ColumnStrength]:
@@ -399,6 +448,7 @@ class Evaluator:
                 draws=options.refits,
                 level=options.level,
                 seed=options.seed,
+                user_model=self.user_model,
             )
         return intervals
 
@@ -414,6 +464,7 @@ class Evaluator:
             hyper=row.check_hyper(hyper),
             mean_weight=terms.mean_weight,
             note=terms.refusal or terms.note,
+            assumes=row.assumes or self.user_model,
         )
 
     def reweighted(self, name: str) -> Tensor:
@@ -427,8 +478,14 @@ class Evaluator:
         """The best candidate's value under other models of β̂: those that `auto` chose among, and uniform."""
         if not isinstance(self.beta, LoggingPolicy):
             return []
-        rows = self.rows[self.evaluation.best]
-        return under_other_models(rows, self.beta, self.scale, self.options.level, self.options.seed)
+        name = self.evaluation.best
+        rows, target = self._single_rows[name], self.targets[name]
+
+        def rows_under(other: Policy) -> PolicyRows:
+            changed = under_model(rows, other)
+            return with_user_model(with_slates(changed, target, other), self.user_model) if self.user_model else changed
+
+        return under_other_models(self.log, self.beta, rows_under, self.scale, self.options.level, self.options.seed)
 
 
 def _sensitivity(rows: PolicyRows, value: float, logging_value: float) -> Sensitivity:

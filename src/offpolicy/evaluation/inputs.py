@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.estimators import log_floor
+from offpolicy.estimators import bounded_exp, log_floor
 from offpolicy.log import LogBatch, LoggedData
 from offpolicy.policies import Policy, aligned, batch_log_probs, logged_log_prob, rows_only, tensor
 from offpolicy.rewards import RewardModel, choice_rewards, row_rewards
@@ -29,6 +29,9 @@ TOP_P_INPUTS = ("logging_rank", "log_target_top", "log_logging_top")
 GROUP_INPUT = "log_group_ratio"
 BASELINE = "baseline"
 ALL_ACTION_INPUTS = (*CONTEXT_SUMS, *TOP_P_INPUTS, GROUP_INPUT)
+
+SLATE_RATIOS = ("log_slate_ratio", "log_cascade_ratio", "log_position_ratio")
+"""The log-ratio of an action in a slate, with all positions, those above, or by itself."""
 
 UNSUPPORTED = 0.005
 """An action with less than this share of the uniform probability 1/K in a context has no support there."""
@@ -188,6 +191,9 @@ class _Pass:
         if BASELINE in self._baselines:
             assert imputed is not None
             inputs["imputed"] = imputed
+        if self._log.request is None:  # a request that shows one action is a slate of one position
+            inputs |= dict.fromkeys(SLATE_RATIOS, inputs["log_ratio"])
+            inputs["slate_surplus"] = bounded_exp(inputs["log_ratio"]) - 1
         return inputs
 
 

@@ -10,6 +10,7 @@ from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.guardrails import Guardrail
 from offpolicy.evaluation.hyper import GAMMA
 from offpolicy.evaluation.intervals import INTERVALS, LEVEL, IntervalMethod
+from offpolicy.evaluation.slates import RATIO_OF
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
 
@@ -41,6 +42,7 @@ class Options:
     """What makes the best candidate: the highest "lower_bound", or the highest "value"."""
     prefer: str | None = None
     """By value, a candidate that others must beat by more than their paired standard error."""
+    user_model: str = "auto"
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""
@@ -49,6 +51,7 @@ class Options:
             check_choice("gamma", self.gamma, ("calibrated",))
         check_choice("best_by", self.best_by, ("lower_bound", "value"))
         check_choice("interval", self.interval, ("auto", "guaranteed"))
+        check_choice("user_model", self.user_model, ("auto", *RATIO_OF))
         _ = self.rows, self.methods, self.limits
 
     @cached_property

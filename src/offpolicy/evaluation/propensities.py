@@ -1,6 +1,6 @@
 """What the propensities themselves do to the answer: intervals that refit them, other models of them, an audit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from offpolicy.evaluation.auto import WEIGHTS_ONLY, WITH_REWARDS, auto_estimate
 from offpolicy.evaluation.intervals import Interval, worst_case_self_normalised
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
+from offpolicy.evaluation.slates import chosen_user_model, with_slates, with_user_model
 from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, UniformPolicy, as_policy, logged_log_prob, rows_only
 from offpolicy.progress import progress
@@ -47,6 +48,7 @@ def refit_bootstrap(
     draws: int = 50,
     level: float = 0.95,
     seed: int = 0,
+    user_model: str = "",
 ) -> Interval:
     """Resample clusters, refit β̂ and q̂, estimate again: sampling and propensity error in one spread.
 
@@ -54,6 +56,13 @@ def refit_bootstrap(
     stands for the error of the estimate with a reward model (or without, where the policy is known by a column),
     centred at the estimate itself.
     """
+
+    def value(part: LoggedData, beta: Policy) -> float:
+        model = None if rows_only(target) else PooledRewardModel.fit(part, logging_policy.whole.design)
+        rows = PolicyRows.of(part, target, beta, reward_model=model)
+        rows = with_user_model(with_slates(rows, target, beta), user_model) if user_model else rows
+        return rows.clustered(ESTIMATORS[WITH_REWARDS if rows.has_reward_model else WEIGHTS_ONLY], lam=lam).value
+
     present, cluster = np.unique(log.cluster_index, return_inverse=True)
     own = 1.0 if log.row_weight is None else log.row_weight
     values = np.empty(draws)
@@ -61,18 +70,12 @@ def refit_bootstrap(
         for draw in range(draws):
             pick = generator(seed, "refit-bootstrap", draw).integers(0, len(present), len(present))
             drawn = log.weighted(np.bincount(pick, minlength=len(present))[cluster] * own)
-            values[draw] = _value(drawn, target, logging_policy, logging_policy.refit(drawn).policy, lam)
+            values[draw] = value(drawn, logging_policy.refit(drawn).policy)
             advance("")
-    centre = _value(log, target, logging_policy, logging_policy.whole.policy, lam)
+    centre = value(log, logging_policy.whole.policy)
     half = float(norm.ppf(0.5 + level / 2)) * float(values.std(ddof=1))
     low, high = max(centre - half, 0.0), min(centre + half, 1.0)
     return Interval(low, high, level, "refit_bootstrap", low <= 0.0 and high >= 1.0, centre)
-
-
-def _value(log: LoggedData, target: Policy, fitted: LoggingPolicy, beta: Policy, lam: float) -> float:
-    model = None if rows_only(target) else PooledRewardModel.fit(log, fitted.whole.design)
-    rows = PolicyRows.of(log, target, beta, reward_model=model)
-    return rows.clustered(ESTIMATORS[WITH_REWARDS if rows.has_reward_model else WEIGHTS_ONLY], lam=lam).value
 
 
 def under_model(rows: PolicyRows, logging: Policy) -> PolicyRows:
@@ -102,12 +105,20 @@ def propensity_model_row(
 
 
 def under_other_models(
-    rows: PolicyRows, beta: LoggingPolicy, scale: Scale, level: float, seed: int
+    log: LoggedData,
+    beta: LoggingPolicy,
+    rows_under: Callable[[Policy], PolicyRows],
+    scale: Scale,
+    level: float,
+    seed: int,
 ) -> list[PropensityModel]:
-    """A policy's value under the models that `auto` chose among, uniform, and β̂ itself."""
-    others = beta.candidates or fit_logging_policy(rows.log, "auto", seed=seed).candidates
+    """A policy's value under the models that `auto` chose among, uniform, and β̂ itself.
+
+    `rows_under` gives the policy's rows with another β̂.
+    """
+    others = beta.candidates or fit_logging_policy(log, "auto", seed=seed).candidates
     tried: list[tuple[str, float, float | None, Policy]] = [
-        ("uniform", beta.quality.uniform_log_likelihood, None, UniformPolicy(rows.log.actions))
+        ("uniform", beta.quality.uniform_log_likelihood, None, UniformPolicy(log.actions))
     ]
     tried += [
         (one.name, one.quality.log_likelihood, one.quality.calibration_error, one.model.policy)
@@ -116,8 +127,7 @@ def under_other_models(
     ]
     tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
     return [
-        propensity_model_row(name, fit, error, under_model(rows, policy), scale, level)
-        for name, fit, error, policy in tried
+        propensity_model_row(name, fit, error, rows_under(policy), scale, level) for name, fit, error, policy in tried
     ]
 
 
@@ -132,13 +142,19 @@ def compare_propensity_models(
     reward_model = None if rows_only(target) else PooledRewardModel.fit(log)
     answers: list[PropensityModel] = []
     rows: PolicyRows | None = None
+    user_model = ""
     with progress("propensity models", len(models)) as advance:
         for model in models:
             beta = model if isinstance(model, LoggingPolicy) else fit_logging_policy(log, model, seed=seed)
             if rows is None:
                 rows = PolicyRows.of(log, target, beta, reward_model=reward_model)
             quality = (beta.quality.log_likelihood, beta.quality.calibration_error)
-            answers.append(propensity_model_row(beta.model, *quality, under_model(rows, beta), scale, level))
+            own = under_model(rows, beta)
+            if log.request is not None:
+                slates = with_slates(own, target, beta)
+                user_model = user_model or chosen_user_model([slates])
+                own = with_user_model(slates, user_model)
+            answers.append(propensity_model_row(beta.model, *quality, own, scale, level))
             advance(beta.model)
     return answers
 

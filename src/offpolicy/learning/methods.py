@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator, Hyper, HyperParameter
-from offpolicy.evaluation import ALL_ACTION_INPUTS
+from offpolicy.evaluation import ALL_ACTION_INPUTS, SLATE_RATIOS
 from offpolicy.learning.objectives import OBJECTIVES, ObjectiveSpec
 from offpolicy.registry import Registry
 
 Gradient = Literal["frozen", "exact"]
 
-LOGGING_INPUTS = frozenset({"log_ratio", "log_logging", *ALL_ACTION_INPUTS})
+LOGGING_INPUTS = frozenset({"log_ratio", "log_logging", *SLATE_RATIOS, *ALL_ACTION_INPUTS})
 """Inputs that need β̂."""
 AUTO, PAPER = "auto", "paper"
 """Values of a hyper-parameter that stand for another: computed from the log, or the registry's constant."""
@@ -126,6 +126,11 @@ class MethodSpec:
         return self.estimator is not None and self.estimator.whole_log
 
     @property
+    def follows_slates(self) -> bool:
+        """Whether the weight of a row takes in the positions above it, and its gain the rewards below."""
+        return "log_cascade_ratio" in self.inputs
+
+    @property
     def per_row(self) -> bool:
         """Whether a row's coefficient depends on that row alone, so that one fused pass serves."""
         return self.formula.per_row and not self.compares_rows
@@ -134,13 +139,13 @@ class MethodSpec:
     def skips_zero_reward(self) -> bool:
         """Whether rows with zero reward provably have a zero coefficient."""
         zero_without_gain = self.formula.zero_without_gain or self.values.get("translation") == 0
-        gain_is_reward = self.reward_baseline == 0 and not self.uses_reward_model
+        gain_is_reward = self.reward_baseline == 0 and not self.uses_reward_model and not self.follows_slates
         return zero_without_gain and self.per_row and gain_is_reward and not self.in_batch
 
     @property
     def merges(self) -> bool:
         """Whether equal rows may stand as one: no quantity is taken over the rows of the log or the batch as such."""
-        return not self.in_batch and not self.compares_rows
+        return not self.in_batch and not self.compares_rows and not self.follows_slates
 
     def capped(self, cap: float) -> "MethodSpec":
         """The same with the weight min(ρ, cap), for the first epoch."""
@@ -215,6 +220,8 @@ _ROWS: Mapping[str, MethodSpec] = {
         MethodSpec("dice_s", "dice_s", label="DICE-S"),
         MethodSpec("ips_un", "ips_un", label="IPS-UN"),
         MethodSpec("ips_un_simplex", "ips_un_simplex", label="IPS-UN (simplex)"),
+        MethodSpec("iips", "iips", label="IIPS"),
+        MethodSpec("rips", "rips", label="RIPS"),
     )
 }
 METHODS = Registry("method", _ROWS)

@@ -16,7 +16,7 @@ from offpolicy.datasets import CandidateLists
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import ActionSets, RankingSums, Terms, clustered, rank_all, rank_lists
 from offpolicy.learning.objective import Objective
-from offpolicy.learning.rows import PolicyHead, context_inputs
+from offpolicy.learning.rows import PolicyHead, along_slates, context_inputs
 from offpolicy.log import FeatureTable, LoggedData
 from offpolicy.models import ContextBatches, expectation, softmax_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, tensor
@@ -129,6 +129,8 @@ class HeldOut:
         if spec.estimator is None:
             gain = (reward * log_prob.double()).where(reward != 0, 0.0)
             return Terms.without_reward_model(torch.ones_like(gain), torch.ones_like(gain), gain)
+        if spec.follows_slates and self.log.request is not None:
+            given["log_above"] = along_slates(self.log, rows, log_prob, spec).fixed["log_above"]
         weight = torch.zeros_like(reward)
         if spec.corrects:
             weight = objective.terms(log_prob, given).weight.double() * objective.chosen()

@@ -155,6 +155,8 @@ class Objective:
         inputs = dict(given, log_target=log_prob, sample_size=self.rows.sample_size)
         if "log_logging" in given:
             inputs["log_ratio"] = torch.where(log_prob == -torch.inf, log_prob, log_prob - given["log_logging"])
+            inputs["log_position_ratio"] = inputs["log_ratio"]  # given the actions that stand above in the log
+            inputs["log_cascade_ratio"] = inputs["log_ratio"] + given.get("log_above", 0.0)
         if "log_recorded" in given:
             inputs["recorded_log_ratio"] = log_prob - given["log_recorded"]
         wanted = {name: values for name, values in inputs.items() if name in self.spec.inputs}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
+from offpolicy.estimators import bounded_exp
 from offpolicy.evaluation import CONTEXT_SUMS, TOP_P_INPUTS, log_count_prob, top_actions
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
@@ -105,6 +106,28 @@ def row_inputs(
         assert logging is not None
         _put_top(rows, log, logging, int(min(float(spec.values.get("top_p", 100.0)), log.width)))
     return rows
+
+
+def along_slates(log: LoggedData, rows: RowInputs, log_prob: Tensor, spec: MethodSpec) -> RowInputs:
+    """The rows of slates with what π, as it is now, does above and below them.
+
+    Σ_l (Π_{m≤l} ρ_m)·r_l has the gradient Σ_m (Π_{k≤m} ρ_k)·G_m·∇log π_m with G_m = r_m + ρ_{m+1}·G_{m+1}: the ratios
+    above a row join its weight, and the weighted rewards below it join its reward.
+    """
+    request, position = tensor(log.request).long(), tensor(log.position).long()
+    shape, dtype = (int(request.max()) + 1, int(position.max()) + 1), torch.float64
+    log_ratio, gain = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+    log_ratio[request, position] = log_prob.double() - rows.fixed["log_logging"].double()
+    gain[request, position] = rows.fixed["reward"].double() - spec.reward_baseline
+    ratio = bounded_exp(log_ratio)
+    ratio = ratio if spec.weight_cap is None else ratio.clamp(max=spec.weight_cap)
+    for place in range(shape[1] - 2, -1, -1):
+        gain[:, place] += ratio[:, place + 1] * gain[:, place + 1]
+    above = log_ratio.cumsum(1) - log_ratio
+    changed = RowInputs(dict(rows.fixed), rows.logging, rows.by_context, rows.sample_size)
+    changed.put("log_above", above[request, position])
+    changed.put("reward", gain[request, position] + spec.reward_baseline)
+    return changed
 
 
 def _put_top(rows: RowInputs, log: LoggedData, logging: Policy, p: int) -> None:

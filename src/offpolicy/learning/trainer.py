@@ -31,10 +31,10 @@ from offpolicy.learning.log_driven import second_moment
 from offpolicy.learning.monitors import Monitor
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
-from offpolicy.learning.rows import PolicyHead, batches_of, merged_rows, rows_with_events
+from offpolicy.learning.rows import PolicyHead, along_slates, batches_of, merged_rows, rows_with_events
 from offpolicy.log import LoggedData
 from offpolicy.models import Batch, Batches, Scorer, gradient_step, sharpen
-from offpolicy.policies import ScorerPolicy
+from offpolicy.policies import ScorerPolicy, logged_log_prob
 from offpolicy.progress import Advance, progress
 from offpolicy.seeding import torch_generator
 
@@ -205,13 +205,16 @@ class Trainer:
         }
 
     def _objective(self, epoch: int) -> Objective:
-        """The objective of an epoch: capped in the first if configured, with fresh moments if it uses any."""
+        """The objective of an epoch: capped in the first if configured, with fresh moments and slates if used."""
         spec, cap, scorer = self.objective.spec, self.config.first_epoch_cap, self.objective.current_propensity_scorer
         if epoch == 0 and cap is not None and spec.weighs:
             spec = spec.capped(cap)
         if self.alternation is not None and self.alternation.is_joint(epoch):
             scorer = self.alternation.scorer
         fresh = replace(self.objective, spec=spec, current_propensity_scorer=scorer, observed=Observed(), moments=None)
+        if spec.follows_slates and self.log.request is not None:
+            log_prob = logged_log_prob(ScorerPolicy(self.scorer, self.log.actions), self.log)
+            fresh.rows = along_slates(self.log, fresh.rows, log_prob, spec)
         if spec.formula.uses_moments:
             fresh.moments = self._moments(replace(fresh, observed=Observed()))
         return fresh

@@ -40,6 +40,7 @@ from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
+from offpolicy.log.slates import shows_repeats
 from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
@@ -102,6 +103,7 @@ __all__ = [
     "row_pieces",
     "sealed",
     "separator_of",
+    "shows_repeats",
     "source_names",
     "source_of",
     "sources",

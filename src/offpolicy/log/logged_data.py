@@ -30,6 +30,7 @@ from offpolicy.log.rules import (
     integer_times,
     sealed_rows,
 )
+from offpolicy.log.slates import check_nested, check_slates, coded_positions, slate_contexts, slate_table
 
 Unit: TypeAlias = Literal["context", "cluster", "time"]
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
@@ -53,6 +54,8 @@ class LoggedData:
     reward_range: tuple[float, float] = (0.0, 1.0)
     cluster_vocabulary: Vocabulary | None = None
     row_weight: npt.NDArray[np.float64] | None = None  # (rows,) how many events each stands for; None: one
+    request: Codes | None = None  # (rows,) the slate that each row belongs to, where requests show several actions
+    position: Codes | None = None  # (rows,) its place there, from 0 at the top, without gaps
     lineage: str = ""
     """The splits this log is a part of, so that splitting a part again is independent of the earlier split."""
     kept: pl.DataFrame | None = None
@@ -83,6 +86,11 @@ class LoggedData:
             if not self.row_weight.any():
                 raise LogError("row_weight is zero in every row: the log stands for no event at all.")
         check_clusters(self.cluster, self.cluster_vocabulary)
+        if (self.request is None) != (self.position is None):
+            raise LogError("A slate needs both the request and the position of each row. Give both or neither.")
+        if self.request is not None and self.position is not None:
+            check_slates(self.request, self.position)
+            check_nested(self.request, self.cluster)
         if self.candidates is not None:
             check_offered(self.candidates, self.actions, self.context_index, self.action)
         if self.kept is not None and self.kept.height != self.n_rows:
@@ -124,6 +132,8 @@ class LoggedData:
         row_weight: Any = None,
         candidates: Any = None,
         keep: Mapping[str, Any] | None = None,
+        request: Any = None,
+        position: Any = None,
     ) -> "LoggedData":
         """Build a log from arrays.
 
@@ -134,7 +144,9 @@ class LoggedData:
         `reward` is on the scale of `reward_range` and is rescaled to [0, 1]. `row_weight` says how many events each row
         stands for (1/keep probability in a log that keeps a share of its rows). `candidates` are the actions on offer
         in each entry of `contexts`: a list of ids each, or `Candidates`. `keep` holds more columns of the rows (other
-        rewards, keys, what to break down by). Arrays are copied.
+        rewards, keys, what to break down by). Where requests show several actions, `request` and `position` say which
+        row is which: the position joins the contexts, requests are the clusters unless others are given, and what
+        stands above is no candidate (unless a request shows an action twice). Arrays are copied.
         """
         table = context_table(contexts)
         if candidates is not None and actions is None:
@@ -144,6 +156,16 @@ class LoggedData:
             given = isinstance(candidates, Candidates)
             sets = candidates if given else Candidates.of_lists(candidates, action_table.vocabulary)
             table = FeatureTable(dict(table), sets)
+        if (request is None) != (position is None):
+            raise LogError("A slate needs both the request and the position of each row. Give both or neither.")
+        requests, places = None, None
+        if request is not None:
+            vocabulary = Vocabulary.of(request)
+            requests, named = owned(vocabulary.encode(request)), vocabulary.to_list()
+            places = coded_positions(requests, position, lambda code: repr(named[code]))
+            rows = table if context_index is None else table.take(np.asarray(context_index))
+            table = slate_contexts(rows, requests, places, codes, action_table.vocabulary)
+            context_index, cluster = None, request if cluster is None else cluster
         if context_index is None:
             table, context_index = deduplicated(table)
         low, high = checked_range(reward_range)
@@ -162,6 +184,8 @@ class LoggedData:
             reward_range=(low, high),
             cluster_vocabulary=clusters,
             row_weight=row_weight,
+            request=requests,
+            position=places,
             kept=pl.DataFrame({name: np.asarray(values) for name, values in keep.items()}) if keep else None,
         )
 
@@ -229,6 +253,14 @@ class LoggedData:
     def context_weight(self) -> npt.NDArray[np.float64]:
         """The events of each context."""
         return owned(np.bincount(self.context_index, self.row_weight, self.n_contexts).astype(np.float64))
+
+    @property
+    def outcome(self) -> npt.NDArray[np.float64]:
+        """What a decision leads to, in [0, 1]: its reward; in slates those from its position on, over the longest."""
+        if self.request is None or self.position is None:
+            return self.reward
+        table = slate_table(self.request, self.position, self.reward)
+        return owned((table[:, ::-1].cumsum(1)[:, ::-1] / table.shape[1])[self.request, self.position])
 
     @property
     def mean_reward(self) -> float:
@@ -489,6 +521,9 @@ class LoggedData:
             "context_features": {name: column.kind for name, column in self.contexts.items()},
             "action_features": {name: column.kind for name, column in (self.actions.features or {}).items()},
         }
+        if self.request is not None and self.position is not None:
+            positions = int(self.position.max()) + 1
+            facts["slates"] = {"requests": len(np.unique(self.request)), "positions": positions}
         return facts if self.candidates is None else facts | {"candidates": self._offered(self.candidates)}
 
     def _offered(self, candidates: Candidates) -> dict[str, Any]:

@@ -16,12 +16,13 @@ from offpolicy.log.encode import RawColumns, distinct_contexts, feature_table, i
 from offpolicy.log.expressions import Expression, expression
 from offpolicy.log.features import Kind, Vocabulary, trusted
 from offpolicy.log.frames import frame_kind
-from offpolicy.log.ids import UNKNOWN, codes_in, owned
+from offpolicy.log.ids import UNKNOWN, Codes, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import CANDIDATES, Offers, one_row_a_request
 from offpolicy.log.origin import Origin
 from offpolicy.log.rewards import data_range, to_unit, winsorised
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
+from offpolicy.log.slates import check_nested, coded_positions, not_yet_shown, shows_repeats
 from offpolicy.log.tables import Table, read_table, source_names
 from offpolicy.log.text import typed_text
 from offpolicy.log.treatment import Missing, Treatment, Typed
@@ -29,6 +30,8 @@ from offpolicy.log.treatment import Missing, Treatment, Typed
 Source: TypeAlias = str | Path | Sequence[str | Path] | Any
 """A path or glob, several of them, or a pandas, polars or arrow frame."""
 
+MAY_BE_CONTEXT = ("cluster", "timestamp", "request", "position")
+"""Roles whose column may be one of the context too."""
 DROP = "Fix the value or drop the row."
 
 
@@ -52,6 +55,7 @@ def read_log(
     candidate_features: Sequence[str] = (),
     request: str | None = None,
     shown: str | None = None,
+    position: str | None = None,
     keep_prob: str | None = None,
     row_weight: str | None = None,
 ) -> LoggedData:
@@ -78,6 +82,10 @@ def read_log(
     with `request` (its id) and `shown` (whether it was the one); a context column that varies within a request then
     describes its candidates. `keep_prob` names the probability with which a row was kept in the log, so that it stands
     for 1/keep_prob events; `row_weight` names that number itself.
+
+    Where requests show several actions, a row each, `request` and `position` (counted from 0 or 1) say which is which.
+    The position joins the context, and what stands above in the same request is no candidate, unless the log shows an
+    action twice in a request. `propensity` is then that of the action given those above.
     """
     schema = LogSchema(
         context=context,
@@ -93,6 +101,7 @@ def read_log(
         candidate_features=candidate_features,
         request=request,
         shown=shown,
+        position=position,
         keep_prob=keep_prob,
         row_weight=row_weight,
     )
@@ -124,8 +133,11 @@ def read_rows(
     _check_formulas([formula, *kept], known, plain)
     needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
     table = read_table(source, list(dict.fromkeys(needed)))
-    if schema.request is not None:
+    if schema.shown is not None:
         table, schema = _by_request(table, schema)
+    if schema.position is not None and schema.position not in schema.context:
+        joined = {schema.position: "categorical"} | schema.kinds
+        schema = schema.model_copy(update={"context": (*schema.context, schema.position), "kinds": joined})
     beside = {one.name: _computed(one, table) for one in kept}
     schema, treated = _with_reward(formula, table, schema, winsorise)
     for name in set(table.series).difference(schema.columns):
@@ -209,7 +221,8 @@ def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.S
             beside[name] = treatment.complete("reward", name, values.cast(pl.Float64))
     offers = treatment.attempt(lambda: _offers(schema, series, origin))
     weights = treatment.attempt(lambda: _row_weights(schema, series, origin))
-    roles = {role: column for role, column in schema.roles.items() if column is not None}
+    slates = {} if schema.position is None else {"request": schema.request, "position": schema.position}
+    roles = {role: column for role, column in (schema.roles | slates).items() if column is not None}
     typed = {role: _of_role(role, column, schema, treatment, series, given) for role, column in roles.items()}
     context = treatment.context(RawColumns({n: series.pop(n) for n in schema.context}, schema.kinds, origin))
     series.clear()
@@ -260,7 +273,7 @@ def _of_role(
     given: ActionTable | None,
 ) -> pl.Series | None:
     """The values of a column that is no context: numbers, ids or instants, in every row that is kept."""
-    raw = series[column] if role in ("cluster", "timestamp") else series.pop(column)  # those two may be context too
+    raw = series[column] if role in MAY_BE_CONTEXT else series.pop(column)
     origin = treatment.origin
 
     def read() -> pl.Series:
@@ -270,8 +283,10 @@ def _of_role(
             return _probabilities(column, numbers(column, raw, origin, parse=origin.is_text), origin)
         if role == "timestamp":
             return _instants(column, raw, origin)
+        if role == "position":
+            return _places(column, numbers(column, raw, origin, parse=origin.is_text), origin)
         kind = schema.kinds.get(column)
-        if role == "cluster":  # a context column may be a number there and an id here
+        if role in ("cluster", "request"):  # a context column may be a number there and an id here
             return _ids(column, raw, kind if kind == "categorical" else None, origin)
         # Where the given ids are text, a CSV column is matched by its spelling and not typed first.
         spelled = given is not None and given.vocabulary.ids.dtype == pl.String
@@ -303,7 +318,12 @@ def _log_of(
     codes = owned(codes_in(roles["action"], action_table.vocabulary.ids))
     if offers is not None:
         sets = offers.sets(action_table.vocabulary, codes, schema.kinds)
-    clusters = Vocabulary.of(roles["cluster"]) if "cluster" in roles else None
+    unit = roles.get("cluster", roles.get("request"))
+    clusters = None if unit is None else Vocabulary.of(unit)
+    cluster = None if clusters is None or unit is None else owned(clusters.encode(unit))
+    request, places = _slates(roles, cluster)
+    if request is not None and places is not None and not shows_repeats(request, codes):
+        sets = not_yet_shown(request, places, codes, action_table.vocabulary, sets)
     contexts, index = distinct_contexts(context, origin, sets)
     return LoggedData(
         contexts=contexts,
@@ -312,11 +332,37 @@ def _log_of(
         reward=to_unit(roles["reward"].to_numpy(), low, high),
         actions=action_table,
         logging_prob=roles["propensity"].to_numpy() if "propensity" in roles else None,
-        cluster=None if clusters is None else owned(clusters.encode(roles["cluster"])),
+        cluster=cluster,
         timestamp=roles["timestamp"].cast(pl.Int64).to_numpy() if "timestamp" in roles else None,
         reward_range=(low, high),
         cluster_vocabulary=clusters,
+        request=request,
+        position=places,
     )
+
+
+def _slates(roles: Mapping[str, pl.Series], cluster: Codes | None) -> tuple[Codes | None, Codes | None]:
+    """The request and the position of each row, where requests show several actions."""
+    if "position" not in roles:
+        return None, None
+    vocabulary = Vocabulary.of(roles["request"])
+    request = owned(vocabulary.encode(roles["request"]))
+
+    def named(code: int) -> str:
+        return repr(vocabulary.decode([code])[0])
+
+    check_nested(request, cluster, named)
+    return request, coded_positions(request, roles["position"].to_numpy(), named)
+
+
+def _places(column: str, values: pl.Series, origin: Origin) -> pl.Series:
+    """Positions, those that are there whole numbers of at least 0."""
+    bad = ((values < 0) | (values != values.round())).fill_null(False)
+    if bad.any():
+        row = _first(bad)
+        rule = "must hold the place of each action in its request, a whole number from 0 or 1"
+        raise origin.bad_value(column, row, values[row], rule, DROP)
+    return values
 
 
 def _within(column: str, rewards: pl.Series, bounds: tuple[float, float], origin: Origin) -> pl.Series:

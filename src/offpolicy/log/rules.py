@@ -19,6 +19,8 @@ ROW_ARRAYS: dict[str, Any] = {
     "cluster": np.int32,
     "timestamp": np.int64,
     "row_weight": np.float64,
+    "request": np.int32,
+    "position": np.int32,
 }
 
 

@@ -58,6 +58,8 @@ class LogSchema(BaseModel):
     """Where the table has a row a candidate: the request it belongs to."""
     shown: ColumnName | None = None
     """And whether it is the one that was shown."""
+    position: ColumnName | None = None
+    """Where requests show several actions: the place of each row's action in its request."""
     keep_prob: ColumnName | None = None
     """The probability with which a row was kept: it stands for 1/keep_prob events."""
     row_weight: ColumnName | None = None
@@ -88,9 +90,17 @@ class LogSchema(BaseModel):
                         f"The column {roles[role][0]!r} cannot be both {role} and {other}. Give each its own column."
                     )
         checked_range(self.reward_range)
-        if (self.request is None) != (self.shown is None):
-            raise ParameterError("A table with a row a candidate needs both request and shown. Name the other column.")
-        if self.request is not None and self.candidates is not None:
+        if self.shown is not None and self.position is not None:
+            raise ParameterError(
+                "shown belongs to tables with a row a candidate, position to tables with a row an action shown. Keep "
+                "the rows that were shown, and list what was on offer in a column named by candidates."
+            )
+        if (self.request is None) != (self.shown is None and self.position is None):
+            raise ParameterError(
+                "request needs one more column: shown in a table with a row a candidate, position in one with several "
+                "actions shown a request; and both of these need request. Name the other column."
+            )
+        if self.shown is not None and self.candidates is not None:
             raise ParameterError("Candidates are a column of lists or rows of their own, not both: drop one.")
         if self.candidate_features and self.candidates is None and self.request is None:
             raise ParameterError("candidate_features need candidates. Name the column that lists them.")
@@ -106,7 +116,7 @@ class LogSchema(BaseModel):
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that is needed, once each."""
-        requests = (self.candidates, self.request, self.shown, self.keep_prob, self.row_weight)
+        requests = (self.candidates, self.request, self.shown, self.position, self.keep_prob, self.row_weight)
         named = (name for name in (*self.roles.values(), *requests) if name is not None)
         return tuple(dict.fromkeys([*self.context, *self.candidate_features, *named]))
 

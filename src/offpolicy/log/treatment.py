@@ -28,6 +28,8 @@ RULES = {
     "action": "must hold an id in every row",
     "cluster": "must hold an id in every row",
     "timestamp": "must hold a timestamp in every row",
+    "request": "must hold an id in every row",
+    "position": "must hold a number in every row",
 }
 Typed = dict[str, tuple[Kind, pl.Series]]
 Read = TypeVar("Read")

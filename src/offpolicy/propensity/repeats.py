@@ -71,6 +71,8 @@ class Repeats:
 def repeat_test(logging_policy: LoggingPolicy, log: LoggedData | None = None, seed: int = 0) -> Repeats | None:
     """The test on β̂'s own log unless another is given; None where no unit repeats often enough to tell."""
     log = logging_policy.log if log is None else log
+    if log.position is not None:  # the positions of a request do not choose independently of each other
+        log = log.take(log.position == 0)
     if logging_policy.rows_only or np.bincount(log.cluster_index).max() < 2:
         return None
     log = shortened(log, seed, min(ROWS, max(1, NUMBERS // log.n_actions)), NUMBERS)

@@ -89,6 +89,8 @@ class Estimate(Part):
     hyper: Annotated[dict[str, Any], Maybe] = {}
     mean_weight: Number = None
     note: str = ""
+    assumes: str = ""
+    """For slates, what it takes for granted of users: any (nothing), cascade, independent or additive."""
 
 
 class Check(Part):
@@ -171,6 +173,8 @@ class PolicyResult(Part):
     """Whether the guaranteed interval shows the policy to be better than logging, in a sentence; empty if not asked."""
     reference: bool = False
     """Whether it only serves to compare the candidates with."""
+    assumes: str = ""
+    """For slates, how users are assumed to look at them: any, cascade or independent."""
 
     def __repr__(self) -> str:
         """Value, interval and verdict."""

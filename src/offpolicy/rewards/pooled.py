@@ -43,7 +43,8 @@ class PooledRewardModel:
         design = design or DesignMatrix.fit(log.contexts)
         features = _with_intercept(design.encode(log.contexts)).numpy()
         pooled = _pooled(features, log)
-        residual = log.reward - (features @ pooled)[log.context_index]
+        outcome = log.outcome
+        residual = outcome - (features @ pooled)[log.context_index]
         groups = _rows_by_action(log)
         weight = np.ones(log.n_rows) if log.row_weight is None else log.row_weight
         errors = np.zeros(len(RIDGES))
@@ -55,7 +56,7 @@ class PooledRewardModel:
         for action, rows in groups:
             found, left = _own_part(features[log.context_index[rows]], residual[rows], (ridge,), weight[rows])
             own[action], residual[rows] = found[0], left[0]
-        imputed = torch.from_numpy((log.reward - residual).clip(0.0, 1.0))
+        imputed = torch.from_numpy((outcome - residual).clip(0.0, 1.0))
         return cls(design, torch.from_numpy(pooled), torch.from_numpy(own), imputed, log.fingerprint, ridge)
 
     def packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -92,7 +93,7 @@ def _with_intercept(features: Tensor) -> Tensor:
 
 def _pooled(features: Floats, log: LoggedData) -> Floats:
     """The ridge regression of all rows, from the sums of each context."""
-    weighted = log.reward if log.row_weight is None else log.reward * log.row_weight
+    weighted = log.outcome if log.row_weight is None else log.outcome * log.row_weight
     reward = np.bincount(log.context_index, weighted, log.n_contexts)
     gram = (features * log.context_weight[:, None]).T @ features + np.eye(features.shape[1])
     return np.asarray(np.linalg.solve(gram, features.T @ reward))

@@ -168,9 +168,10 @@ def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec
         roles = (policy.metadata.model_extra or {}).get("roles")
         known: dict[str, Any] = roles if isinstance(roles, dict) else {}
         kinds = {column.name: column.kind for column in policy.context}
+        slates = ("request", "position") if known.get("position") else ()
         changes: dict[str, Any] = {
             name: known[name]
-            for name in ("action", "reward", "cluster", "timestamp")
+            for name in ("action", "reward", "cluster", "timestamp", *slates)
             if getattr(spec, name) is None and isinstance(known.get(name), str)
         }
         if isinstance(known.get("candidates"), str) and spec.candidates is None and spec.request is None:

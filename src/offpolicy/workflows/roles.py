@@ -57,7 +57,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Column names that imply a role, the most specific first; case is ignored."""
 ROLES = ("action", "reward", "propensity", "cluster", "timestamp")
-REQUEST_ROLES = ("candidates", "candidate_features", "request", "shown", "keep_prob", "row_weight")
+REQUEST_ROLES = ("candidates", "candidate_features", "request", "shown", "position", "keep_prob", "row_weight")
 """Roles of columns that say what a request offered and how many events a row stands for; never inferred from names."""
 
 
@@ -84,6 +84,7 @@ class LogSpec:
     candidate_features: tuple[str, ...] = ()
     request: str | None = None
     shown: str | None = None
+    position: str | None = None
     keep_prob: str | None = None
     row_weight: str | None = None
     rewards: tuple[str, ...] = ()
@@ -129,7 +130,7 @@ class LogSpec:
     @property
     def requests(self) -> tuple[str, ...]:
         """The columns that say what was on offer, and how many events a row stands for."""
-        single = (self.candidates, self.request, self.shown, self.keep_prob, self.row_weight)
+        single = (self.candidates, self.request, self.shown, self.position, self.keep_prob, self.row_weight)
         return (*(name for name in single if name is not None), *self.candidate_features)
 
     @property
@@ -297,7 +298,9 @@ def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
     taken = [
         name
         for name, column in log.contexts.items()
-        if name not in spec.kinds and isinstance(column, CategoricalColumn) and column.vocabulary.ids.dtype.is_integer()
+        if name not in (*spec.kinds, spec.position)
+        and isinstance(column, CategoricalColumn)
+        and column.vocabulary.ids.dtype.is_integer()
     ]
     if not taken:
         return ()

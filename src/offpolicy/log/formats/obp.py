@@ -17,6 +17,7 @@ from offpolicy.log.features import (
     Vocabulary,
 )
 from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.slates import POSITION, slate_table
 
 FEEDBACK = "the bandit feedback"
 
@@ -26,8 +27,11 @@ def from_obp(feedback: Mapping[str, Any], reward_range: tuple[float, float] = (0
 
     `context` becomes an embedding; `position` joins the context as a categorical where it takes more than one value;
     `pscore` and `action_context` are taken where they are there. Dense arrays of probabilities or expected rewards
-    (`pi_b`, `expected_reward`) are ignored.
+    (`pi_b`, `expected_reward`) are ignored. A dictionary with `slate_id` is a log of slates, whose `pscore_cascade`
+    becomes the propensity of each action given those above.
     """
+    if feedback.get("slate_id") is not None:
+        return _slates_from_obp(feedback, reward_range)
     for name in ("context", "action", "reward", "n_actions"):
         if feedback.get(name) is None:
             present = ", ".join(sorted(map(str, feedback)))
@@ -57,6 +61,37 @@ def from_obp(feedback: Mapping[str, Any], reward_range: tuple[float, float] = (0
     )
 
 
+def _slates_from_obp(feedback: Mapping[str, Any], reward_range: tuple[float, float]) -> LoggedData:
+    """The log in a slate feedback dictionary: a row a position."""
+    for name in ("context", "action", "reward", "position", "n_unique_action"):
+        if feedback.get(name) is None:
+            present = ", ".join(sorted(map(str, feedback)))
+            raise LogError(f"{FEEDBACK} has no {name!r}; it holds: {present}. Add it, as Open Bandit Pipeline does.")
+    slate, position = np.asarray(feedback["slate_id"]), np.asarray(feedback["position"])
+    distinct, owner = np.unique(slate, return_inverse=True)
+    n_actions, described, cascade = int(feedback["n_unique_action"]), feedback.get("action_context"), None
+    features = None
+    if described is not None:
+        features = FeatureTable({"action_context": EmbeddingColumn(_matrix("action_context", described, n_actions))})
+    if feedback.get("pscore_cascade") is not None:
+        cascade = np.asarray(feedback["pscore_cascade"], dtype=np.float64)
+        order = np.lexsort((position, owner))
+        above = np.concatenate(([1.0], cascade[order][:-1]))
+        above[np.concatenate(([True], owner[order][1:] != owner[order][:-1]))] = 1.0
+        cascade = cascade.copy()
+        cascade[order] = np.minimum(cascade[order] / above, 1.0)
+    return LoggedData.from_arrays(
+        {"context": _matrix("context", feedback["context"], len(distinct))[owner]},
+        feedback["action"],
+        feedback["reward"],
+        actions=ActionTable(Vocabulary(range(n_actions)), features),
+        logging_prob=cascade,
+        reward_range=reward_range,
+        request=slate,
+        position=position,
+    )
+
+
 def _matrix(name: str, values: Any, n_rows: int) -> npt.NDArray[np.float32]:
     matrix = np.asarray(values)
     matrix = matrix[:, None] if matrix.ndim == 1 else matrix
@@ -80,8 +115,11 @@ def to_obp(log: LoggedData) -> dict[str, Any]:
 
     Rewards are on the user's scale. `context` is one dense matrix: numbers and embeddings as they are, categoricals
     one-hot, bags as the mean of their one-hot ids; a context column called `position` goes back to `position` where
-    it holds integers. `pscore` is None where no propensities were recorded.
+    it holds integers. `pscore` is None where no propensities were recorded. A log of slates becomes a slate feedback
+    dictionary, its rows in order of request and position.
     """
+    if log.request is not None:
+        return _slates_to_obp(log)
     columns = dict(log.contexts)
     position = None
     held = columns.get("position")
@@ -99,6 +137,36 @@ def to_obp(log: LoggedData) -> dict[str, Any]:
         "position": position,
         "reward": log.reward_to_user_scale(log.reward),
         "pscore": None if log.logging_prob is None else log.logging_prob.copy(),
+    }
+
+
+def _slates_to_obp(log: LoggedData) -> dict[str, Any]:
+    """A slate feedback dictionary; the chance of an action in its position is known where actions may repeat."""
+    assert log.request is not None
+    assert log.position is not None
+    order = np.lexsort((log.position, log.request))
+    _, slate = np.unique(log.request[order], return_inverse=True)
+    place = log.position[order].astype(np.int64)
+    columns = {name: column for name, column in log.contexts.items() if name != POSITION} or dict(log.contexts)
+    context = _dense(columns)[log.context_index[order]]
+    prob = None if log.logging_prob is None else log.logging_prob[order]
+    cascade, whole = None, None
+    if prob is not None:
+        table = slate_table(slate, place, prob, 1.0).cumprod(1)
+        cascade, whole = table[slate, place], table[:, -1][slate]
+    features = log.actions.features
+    return {
+        "n_rounds": int(slate.max()) + 1,
+        "n_unique_action": log.n_actions,
+        "slate_id": slate.astype(np.int64),
+        "context": context[place == 0],
+        "action_context": None if features is None else _dense(dict(features)),
+        "action": log.action[order].astype(np.int64),
+        "position": place,
+        "reward": log.reward_to_user_scale(log.reward)[order],
+        "pscore": whole,
+        "pscore_cascade": cascade,
+        "pscore_item_position": prob if log.candidates is None else None,
     }
 
 
