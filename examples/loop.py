@@ -96,9 +96,9 @@ def read(path: Path, propensity: str | None = None) -> offpolicy.LoggedData:
 
 def learned(log: offpolicy.LoggedData, policy: Path, logging: str) -> Path:
     """A policy learned from a log and saved; a running server takes it up."""
-    found = offpolicy.learn_policy(log, "uips", logging_policy=logging, epochs=15, learning_rate=0.05)
+    found = offpolicy.learn_policy(log, logging_policy=logging)
     roles = {"action": "product", "reward": "bought"}
-    return offpolicy.save_policy(found, log, policy, metadata={"method": "uips", "roles": roles})
+    return offpolicy.save_policy(found, log, policy, metadata={"method": found.method, "roles": roles})
 
 
 def post(port: int, path: str, body: Any) -> Any:

@@ -63,14 +63,14 @@ def test_demo_goes_from_a_file_to_a_report_and_shows_the_truth(tmp_path: Path) -
     assert "Truth" in done.stdout
     for name in ESTIMATORS:
         assert f" {name} " in done.stdout
-    for method in ("CE", "BIPS-Cap", "UIPS"):
+    for method in ("DM, chosen", "CE", "UIPS"):
         assert f" {method} " in done.stdout
     assert "verdict" in done.stdout
     for shown in ("log-likelihood", "calibration error", "mean weight", "mean U", "bands that hold the true β*"):
         assert f"  {shown}: " in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     report = tmp_path / done.stdout.splitlines()[-1].removeprefix("  report: ")
-    assert "bips_cap" in report.read_text()
+    assert "uips_dr" in report.read_text()
     assert done.stderr == ""
     log = pl.read_parquet(tmp_path / "offpolicy-demo" / "impressions.parquet")
     assert {name: log[name].dtype for name in ("user", "item")} == {"user": pl.String, "item": pl.String}

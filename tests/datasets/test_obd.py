@@ -49,9 +49,14 @@ def test_small_files_row_by_row(tmp_path: Path) -> None:
     ("file", "old", "new", "message"),
     [
         ("men.csv", "click", "clicked", r"men\.csv has no column 'click'\. Did you mean 'clicked'"),
-        ("men.csv", "0.125", "1.125", r"'propensity_score' .*row 2 \(line 4\)"),
-        ("men.csv", ",3,1,0.5", ",3,2,0.5", r"'click' .*row 1 \(line 3\)"),
-        ("men.csv", "+00:00,0,3", "+00:00,9,3", r"'item_id' must hold one of the 4 ids .*row 1 \(line 3\) holds 9"),
+        ("men.csv", "0.125", "1.125", r"'propensity_score' .*row 3 \(counted from 1; line 4\)"),
+        ("men.csv", ",3,1,0.5", ",3,2,0.5", r"'click' .*row 2 \(counted from 1; line 3\)"),
+        (
+            "men.csv",
+            "+00:00,0,3",
+            "+00:00,9,3",
+            r"'item_id' must hold one of the 4 ids .*row 2 .*line 3\) holds 9",
+        ),
         ("item_context.csv", "item_feature_3", "other", r"item_context\.csv has no column 'item_feature_3'"),
         ("item_context.csv", "0.5,f1", "x,f1", r"item_context\.csv: column 'item_feature_0' must hold numbers"),
     ],

@@ -16,6 +16,7 @@ from offpolicy.log import BagColumn, CategoricalColumn, FeatureTable, LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import MixturePolicy, NewIds, logged_log_prob
 from offpolicy.propensity import FAMILIES, FitConfig, LoggingPolicy, ensemble, fit_logging_policy
+from offpolicy.propensity.config import FitOutcome
 from offpolicy.propensity.ensemble import CROSS_FITTED, FOLDS, _judged, convex_weights, fit_ensemble, without_ids
 from offpolicy.propensity.time_view import TimeView
 
@@ -261,3 +262,12 @@ def test_families_are_chosen_on_a_sample_of_a_long_log_and_fitted_to_all_rows(mo
 def test_a_time_view_is_part_of_the_ensemble_only_where_there_is_time() -> None:
     assert TimeView.of_log(softmax_linear(100).log) is None
     assert fit_logging_policy(softmax_linear(300).log, "auto").whole.view is None
+
+
+@pytest.mark.parametrize(("ridges", "at_end"), [((0.01, 0.01, 0.01), True), ((0.01, 10.0, 0.01), False)])
+def test_a_ridge_between_those_of_the_folds_is_at_no_end(ridges: tuple[float, ...], at_end: bool) -> None:
+    outcomes = tuple(FitOutcome(ridge, at_grid_end=ridge == 0.01) for ridge in ridges)
+    outcome = ensemble.Candidate("linear", (), outcomes, torch.zeros(1), None).outcome
+    assert outcome.at_grid_end == at_end
+    assert bool(outcome.grid_note) == at_end
+    assert outcome.ridge == pytest.approx(np.prod(ridges) ** (1 / 3))

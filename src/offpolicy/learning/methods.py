@@ -191,7 +191,7 @@ _ROWS: Mapping[str, MethodSpec] = {
     row.name: row
     for row in (
         MethodSpec("ce", None, label="CE"),
-        MethodSpec("wll", "ips", "likelihood", label="Weighted likelihood"),
+        MethodSpec("wll", "ips", "likelihood", label="WLL"),
         MethodSpec("ls_lin", "ips", "log_linear", label="LS-LIN"),
         MethodSpec("ips_gt", "ips_gt", label="IPS-GT"),
         MethodSpec("bips", "ips", label="BIPS"),

@@ -90,7 +90,10 @@ class Candidate:
         """The choices to repeat on all rows: those of the fold that trained longest."""
         longest = max(self.outcomes, key=lambda each: each.epochs)
         ridge = math.exp(float(np.mean([math.log(max(each.ridge, 1e-12)) for each in self.outcomes])))
-        return replace(longest, ridge=ridge, converged=all(each.converged for each in self.outcomes))
+        converged = all(each.converged for each in self.outcomes)
+        # A mean of different ridges is at no end of those tried.
+        at_end = longest.at_grid_end and len({each.ridge for each in self.outcomes}) == 1
+        return replace(longest, ridge=ridge, converged=converged, at_grid_end=at_end)
 
 
 @dataclass(frozen=True)
