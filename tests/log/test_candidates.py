@@ -133,7 +133,7 @@ def test_a_candidate_twice_in_a_request_is_named_by_the_request() -> None:
 
 def test_roles_that_contradict_each_other_are_refused() -> None:
     for roles, said in (
-        ({"request": "id"}, "needs both request and shown"),
+        ({"request": "id"}, "request needs one more column: shown"),
         ({"request": "id", "shown": "s", "candidates": "c"}, "not both"),
         ({"candidate_features": ["price"]}, "need candidates"),
         ({"keep_prob": "k", "row_weight": "w"}, "not both"),
