@@ -66,7 +66,7 @@ def test_staying_with_logging_is_said_where_nothing_is_better() -> None:
 def test_settings_go_to_the_methods_that_have_them() -> None:
     members = member_settings({"lam": 5.0, "seed": 3})
     assert members["uips"] == {"lam": 5.0, "seed": 3}
-    assert members["dm"] == {"seed": 3}
+    assert members["dm"] == {"start": "rewards", "seed": 3}
     assert members["ce"] == {"metric": "value", "seed": 3}
     with pytest.raises(ParameterError, match="auto tries"):
         member_settings({"top_p": 3})

@@ -18,8 +18,13 @@ from offpolicy.results import LOGGING, Candidate, Choice
 AUTO = "auto"
 PORTFOLIO = ("dm", "uips_dr", "uips", "wll", "ce")
 """Methods that `auto` tries, the preferred one first."""
-OWN: Mapping[str, Mapping[str, Any]] = {"ce": {"metric": "value"}, "wll": {"metric": "value"}}
-"""Settings of members of the portfolio: likelihood is stopped and sharpened by value, as the others are."""
+OWN: Mapping[str, Mapping[str, Any]] = {
+    "dm": {"start": "rewards"},
+    "uips_dr": {"start": "rewards"},
+    "ce": {"metric": "value"},
+    "wll": {"metric": "value"},
+}
+"""Settings of members: they start from q̂ whatever the epochs, and likelihood is stopped and sharpened by value."""
 
 
 def member_settings(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
