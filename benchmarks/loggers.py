@@ -204,16 +204,8 @@ class LoggerWorld:
             prob[part] = beta.gather(1, action[part, None]).squeeze(1)
             chance = self.rewards_of(r.x[part]).gather(1, action[part, None]).squeeze(1)
             reward[part] = (torch.rand(len(chance), generator=random, dtype=torch.float64) < chance).double()
-        numbers = r.x[:, :NUMBERS].float().numpy()
-        columns: dict[str, Column] = {
-            "x": EmbeddingColumn(numbers),
-            "segment": CategoricalColumn(r.segment.numpy(), Vocabulary([f"s{i}" for i in range(SEGMENTS)])),
-        }
-        if self.logger == "knows the user, id given":
-            ids = Vocabulary([f"u{i}" for i in range(self.n_users)])
-            columns["user"] = CategoricalColumn(r.user.numpy(), ids)
         return LoggedData.from_arrays(
-            contexts=FeatureTable(columns),
+            contexts=self.contexts(r),
             action=action.numpy(),
             reward=reward.numpy(),
             actions=self.n_actions,
@@ -221,6 +213,17 @@ class LoggerWorld:
             cluster=r.user.numpy(),
             timestamp=(r.time * DAYS * DAY).long().numpy(),
         )
+
+    def contexts(self, r: Requests) -> FeatureTable:
+        """The columns that the library sees of requests; the user's id only where the logger's is given."""
+        columns: dict[str, Column] = {
+            "x": EmbeddingColumn(r.x[:, :NUMBERS].float().numpy()),
+            "segment": CategoricalColumn(r.segment.numpy(), Vocabulary([f"s{i}" for i in range(SEGMENTS)])),
+        }
+        if self.logger == "knows the user, id given":
+            ids = Vocabulary([f"u{i}" for i in range(self.n_users)])
+            columns["user"] = CategoricalColumn(r.user.numpy(), ids)
+        return FeatureTable(columns)
 
     def truth(self, draws: int = 40_000) -> float:
         """The target's value, by a large sample of requests."""

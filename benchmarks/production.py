@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from loggers import DAY, DAYS, NUMBERS, SEGMENTS, LoggerWorld, Requests
-from offpolicy.log import CategoricalColumn, Column, EmbeddingColumn, FeatureTable, LoggedData, Vocabulary
+from loggers import DAY, DAYS, SEGMENTS, LoggerWorld, Requests
+from offpolicy.log import CategoricalColumn, EmbeddingColumn, FeatureTable, LoggedData
 from offpolicy.policies import Policy, tensor
 from offpolicy.seeding import torch_generator
 
@@ -131,15 +131,8 @@ class ProductionWorld:
             chance = self.chances(r.take(part)).gather(1, action[part, None]).squeeze(1)
             clicks = (torch.rand(len(chance), generator=random, dtype=torch.float64) < chance).double()
             reward[part] = self.paid(clicks, random)
-        columns: dict[str, Column] = {
-            "x": EmbeddingColumn(r.x[:, :NUMBERS].float().numpy()),
-            "segment": CategoricalColumn(r.segment.numpy(), Vocabulary([f"s{i}" for i in range(SEGMENTS)])),
-        }
-        if setting.logger == "knows the user, id given":
-            ids = Vocabulary([f"u{i}" for i in range(self.world.n_users)])
-            columns["user"] = CategoricalColumn(r.user.numpy(), ids)
         return LoggedData.from_arrays(
-            contexts=FeatureTable(columns),
+            contexts=self.world.contexts(r),
             action=action.numpy(),
             reward=reward.numpy(),
             actions=setting.actions,
