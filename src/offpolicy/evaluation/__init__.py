@@ -10,8 +10,10 @@ from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_i
 from offpolicy.evaluation.inputs import (
     ALL_ACTION_INPUTS,
     CONTEXT_SUMS,
+    GROUP_INPUT,
     SLATE_RATIOS,
     TOP_P_INPUTS,
+    group_ratio,
     log_count_prob,
     weight_inputs,
 )
@@ -30,6 +32,7 @@ __all__ = [
     "DEFAULT_ESTIMATORS",
     "GAMMA",
     "GROUPED",
+    "GROUP_INPUT",
     "LEVEL",
     "RATIO_OF",
     "SLATE_ESTIMATORS",
@@ -52,6 +55,7 @@ __all__ = [
     "compare",
     "compare_propensity_models",
     "evaluate",
+    "group_ratio",
     "learned_groups",
     "log_count_prob",
     "log_driven",

@@ -159,7 +159,7 @@ class _Pass:
             if self._sums.intersection(TOP_P_INPUTS):
                 parts |= _top_p_parts(log_target, log_logging, cell, top_p)
             if GROUP_INPUT in self._sums:
-                parts[GROUP_INPUT] = _group_ratio(log_target, log_logging, cell, self._groups_of(batch))
+                parts[GROUP_INPUT] = group_ratio(log_target, log_logging, cell, self._groups_of(batch))
         prob = log_target.exp() if rewards or self.unsupported is not None else log_target
         for name in self._baselines:
             parts[name] = (prob * rewards[name]).sum(1)[cell[0]]
@@ -220,7 +220,7 @@ def _top_p_parts(
     }
 
 
-def _group_ratio(log_target: Tensor, log_logging: Tensor, cell: tuple[Tensor, Tensor], groups: Tensor) -> Tensor:
+def group_ratio(log_target: Tensor, log_logging: Tensor, cell: tuple[Tensor, Tensor], groups: Tensor) -> Tensor:
     """log π(g|x) − log β̂(g|x) of the rows' groups; `groups` of all actions, or of the candidates of each context."""
     masses = []
     for log_prob in (log_target, log_logging):

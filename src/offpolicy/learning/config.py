@@ -63,6 +63,8 @@ class LearnerConfig:
     """Subtracted from every reward: a number, or "mean" for the mean reward of the log."""
     top_k: int = 1
     """K of the top-K correction, for policies that show K actions at once; 1 leaves everything as it is."""
+    action_groups: str | None = None
+    """Groups of actions for `potec`: a categorical column of the action table; None learns √K groups from q̂."""
     sample_size: float | None = None
     """N of `uips_tight`; None counts the contexts of the log."""
     schedule: Literal["pretrained", "alternate"] = "pretrained"

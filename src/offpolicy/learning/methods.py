@@ -54,6 +54,8 @@ class MethodSpec:
     """K of the top-K correction."""
     weight_cap: float | None = None
     """A cap on the weight."""
+    by_group: bool = False
+    """Whether only what the actions of a group share is learned, on top of the greedy policy of q̂."""
     in_batch: bool = False
     """Whether β̂ and π are softmaxes over the actions of a batch."""
 
@@ -217,6 +219,7 @@ _ROWS: Mapping[str, MethodSpec] = {
         MethodSpec("minvar_dr", "minvar_dr", label="MinVarDR"),
         MethodSpec("shrinkage_dr", "shrinkage_dr", label="ShrinkageDR"),
         MethodSpec("uips_dr", "uips_dr", label="UIPSDR", defaults={"gamma": LEARNING_GAMMA}),
+        MethodSpec("potec", "offcem", label="POTEC", by_group=True),
         MethodSpec("dice_s", "dice_s", label="DICE-S"),
         MethodSpec("ips_un", "ips_un", label="IPS-UN"),
         MethodSpec("ips_un_simplex", "ips_un_simplex", label="IPS-UN (simplex)"),

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from offpolicy.estimators import ESTIMATORS, Estimator
+from offpolicy.evaluation import GROUP_INPUT
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.learning.objectives import Moments, RowTerms, top_k_factor
-from offpolicy.learning.rows import PolicyHead, RowInputs, context_inputs
+from offpolicy.learning.rows import PolicyHead, RowInputs, context_inputs, group_inputs
 from offpolicy.models import Batch, Full, InBatch, Normaliser, Places, Scorer, Values, total_expectation
 from offpolicy.rewards import CrossFittedRewards, RewardModel, choice_rewards
 
@@ -124,12 +125,15 @@ class Objective:
         scorer = self.current_propensity_scorer
         current = None if scorer is None else self._current_log_logging(scorer, batch).to(head.states.dtype)
         sums = context_inputs(self.spec.inputs, self.rows, batch, head)
+        ratio = group_inputs(self.rows, batch, head) if GROUP_INPUT in self.spec.inputs else None
 
         def terms(log_prob: Tensor, places: Places) -> RowTerms:
             given = self.rows.of(batch.rows[places])
             if current is not None:
                 given["log_logging"] = current[places]
             given |= {name: values[batch.row_context[places]] for name, values in sums.items()}
+            if ratio is not None:
+                given[GROUP_INPUT] = ratio[places]
             return self.terms(log_prob, given)
 
         return terms

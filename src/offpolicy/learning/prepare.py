@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
+from offpolicy.evaluation import action_groups, learned_groups
 from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.config import LearnerConfig, resolve_config
 from offpolicy.learning.methods import LOGGING_INPUTS, METHODS, MethodSpec, find_method
@@ -19,6 +20,7 @@ from offpolicy.learning.rows import Integers, check_rows, is_kept, row_count, ro
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData, digest
 from offpolicy.models import (
+    GroupedScorer,
     LinearScorer,
     Scorer,
     candidate_logits,
@@ -79,9 +81,11 @@ def prepare_training(
     logging = known.logging_policy if offered or needed else None
     scorer = make_scorer(log, config)
     whole = _objective(known, spec, config, logging, next(iter(scorer.parameters())).dtype)
-    starts = _starts_from_rewards(whole.reward_model, scorer, config)
+    starts = _starts_from_rewards(whole.reward_model, scorer, config, spec)
     if starts:
         scorer = greedy_scorer(whole.reward_model, log)  # type: ignore[arg-type]
+    if spec.by_group:
+        scorer = _grouped(scorer, log, whole, config, starts)
     monitor: Monitor | None
     train, objective, parts = log, whole, [(log, whole.rows)]
     if split is not None:
@@ -189,7 +193,7 @@ def _scoring_objective(held: Objective) -> Objective:
     spec = held.spec
     if spec.weight is None and "log_logging" in held.rows.fixed:
         return replace(held, spec=METHODS["snips"])
-    if not spec.auto or "log_logging" not in held.rows.fixed:
+    if not (spec.auto or spec.by_group) or "log_logging" not in held.rows.fixed:
         return held
     events = float(len(held.rows.fixed["reward"]) if held.count is None else held.count.sum())
     name = "sn_shrinkage_dr" if spec.uses_reward_model else "sn_shrinkage"
@@ -209,6 +213,8 @@ def _validation_objective(
     u = known.uncertainty_of(log, **_form(config)) if spec.needs_uncertainty else None
     if (spec.weight is None and logging is not None) or (spec.needs_uncertainty and u is None):
         spec = METHODS["snips"]
+    if spec.by_group:
+        spec = METHODS["dr"]
     rows = row_inputs(spec, config, log, dtype, logging=logging, uncertainty=u)
     if model is not None:
         rows.put("imputed", row_rewards(model, log))
@@ -279,9 +285,24 @@ def check_rewards(log: LoggedData) -> None:
         )
 
 
-def _starts_from_rewards(model: RewardModel | None, scorer: Scorer, config: LearnerConfig) -> bool:
+def _grouped(scorer: Scorer, log: LoggedData, whole: Objective, config: LearnerConfig, starts: bool) -> Scorer:
+    """The greedy policy of q̂ with free scores a group; the objective weighs by groups from here on."""
+    if not starts or log.candidates is not None or whole.reward_model is None:
+        raise ParameterError(
+            "'potec' learns which group of actions to show, on top of a q̂ of the policy's own kind and over the whole "
+            "catalogue. Use scorer='linear' or 'spectral' and no reward_model; for logs with candidates, 'uips_dr'."
+        )
+    learned = config.action_groups is None
+    groups = (
+        learned_groups(log, whole.reward_model, config.seed) if learned else action_groups(config.action_groups, log)
+    )
+    whole.rows.groups = groups
+    return GroupedScorer(scorer, groups)
+
+
+def _starts_from_rewards(model: RewardModel | None, scorer: Scorer, config: LearnerConfig, spec: MethodSpec) -> bool:
     """Whether learning starts at the greedy policy of q̂: where it is asked for, and q̂ has the policy's shape."""
-    wanted = config.start == "rewards" or (config.start == "auto" and config.epochs is None)
+    wanted = config.start == "rewards" or (config.start == "auto" and config.epochs is None) or spec.by_group
     if not wanted or not isinstance(model, CrossFittedRewards):
         return False
     own = model.whole.scorer

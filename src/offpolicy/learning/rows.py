@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import bounded_exp
-from offpolicy.evaluation import CONTEXT_SUMS, TOP_P_INPUTS, log_count_prob, top_actions
+from offpolicy.evaluation import CONTEXT_SUMS, GROUP_INPUT, TOP_P_INPUTS, group_ratio, log_count_prob, top_actions
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.log import LoggedData
@@ -47,6 +47,8 @@ class RowInputs:
     `top` is there if a weight keeps to it, the others if they are asked for and small enough to keep.
     """
     sample_size: Tensor = field(default_factory=lambda: torch.tensor(1.0))
+    groups: Tensor | None = None
+    """The group of each action, for weights that are ratios of groups."""
 
     def of(self, rows: Tensor) -> dict[str, Tensor]:
         """The fixed quantities of some rows."""
@@ -60,7 +62,7 @@ class RowInputs:
         """Those of a part of the log: its rows, and its contexts, by their numbers in the log."""
         fixed = {name: values[torch.from_numpy(rows)] for name, values in self.fixed.items()}
         by_context = {name: values[torch.from_numpy(contexts)] for name, values in self.by_context.items()}
-        taken = RowInputs(fixed, self.logging, by_context, self.sample_size)
+        taken = RowInputs(fixed, self.logging, by_context, self.sample_size, self.groups)
         if "context_index" in fixed:
             taken.put("context_index", tensor(part.context_index))
         return taken
@@ -95,7 +97,7 @@ def row_inputs(
     for name, values in (("context_index", log.context_index), ("action", log.action)):
         if name in wanted:
             rows.put(name, tensor(values))
-    if wanted & set(CONTEXT_SUMS) and logging is not None and is_kept(log):
+    if wanted & {*CONTEXT_SUMS, GROUP_INPUT} and logging is not None and is_kept(log):
         rows.by_context["log_logging"] = torch.cat(
             [
                 _widened(choice_log_probs(logging, log.contexts.take(tile.contexts)).to(dtype), log.width)
@@ -241,6 +243,18 @@ def context_inputs(wanted: frozenset[str], rows: RowInputs, batch: Batch, head: 
             found = _widened(log_prob, None if head.offered is None else int(chosen.amax()) + 1)
             inputs["log_target_top"][part] = found.gather(1, chosen).logsumexp(1)
     return inputs
+
+
+@torch.no_grad()
+def group_inputs(rows: RowInputs, batch: Batch, head: PolicyHead) -> Tensor:
+    """log π(g|x) − log β̂(g|x) of the groups of a batch's rows, a tile of contexts at a time."""
+    assert rows.groups is not None
+    ratio = head.states.new_empty(len(batch.rows))
+    for part, log_prob in iterate_log_probs(head.states, head.weights, head.bias):
+        inside = (batch.row_context >= part.start) & (batch.row_context < part.stop)
+        cell = batch.row_context[inside] - part.start, batch.row_action[inside]
+        ratio[inside] = group_ratio(log_prob, _log_logging(rows, batch, part), cell, rows.groups).to(ratio)
+    return ratio
 
 
 def _log_logging(rows: RowInputs, batch: Batch, part: slice) -> Tensor:

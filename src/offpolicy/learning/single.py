@@ -14,7 +14,7 @@ from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.learning.prepare import prepare_training
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
-from offpolicy.models import Scorer
+from offpolicy.models import GroupedScorer, Scorer
 from offpolicy.policies import ScorerPolicy, logged_log_prob
 from offpolicy.results import Choice
 
@@ -82,10 +82,12 @@ def learn_single(log: LoggedData, method: str | MethodSpec, **given: Any) -> Lea
     start = perf_counter()
     trainer = prepare_training(log, method, **given)
     trainer.run()
-    spec, alternation = trainer.objective.spec, trainer.alternation
+    spec, alternation, scorer = trainer.objective.spec, trainer.alternation, trainer.scorer
+    if isinstance(scorer, GroupedScorer):
+        scorer = scorer.merged()
     return LearnedPolicy(
-        ScorerPolicy(trainer.scorer, log.actions),
-        trainer.scorer,
+        ScorerPolicy(scorer, log.actions),
+        scorer,
         spec.name,
         spec.label or spec.name,
         spec.values,

@@ -14,6 +14,7 @@ from offpolicy.models.choices import Offered, candidate_logits, log_softmax_of_s
 from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, IdPositions, NumberColumn, column_from_json
 from offpolicy.models.encoders import DesignMatrix, pooled_ids
 from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
+from offpolicy.models.grouped import GroupedScorer
 from offpolicy.models.network import NetworkScorer, id_columns, network_scorer
 from offpolicy.models.normalisers import Full, InBatch, Normaliser, Sampled
 from offpolicy.models.offers import CandidateScorer, offered_in, offered_of, with_candidate_features
@@ -56,6 +57,7 @@ __all__ = [
     "DesignRecipe",
     "FittedColumn",
     "Full",
+    "GroupedScorer",
     "IdColumn",
     "IdPositions",
     "InBatch",
