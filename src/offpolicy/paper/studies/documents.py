@@ -19,7 +19,7 @@ from offpolicy.paper.studies.document_worlds import (
     DocumentProblem,
     document_problem,
 )
-from offpolicy.paper.studies.lines import LINES, Entry, space_of
+from offpolicy.paper.studies.lines import FOUND_ELSEWHERE, LINES, Entry, space_of
 from offpolicy.paper.studies.study import Candidate, Row, Settings, known, searched
 from offpolicy.tuning import Outcome, Problem, Report
 
@@ -76,7 +76,9 @@ class Documents:
         """Search by NDCG@5 of validation documents; the Wiki10-shaped world takes the released settings as they are."""
         entry = known(line, LINES)
         if self.world == WIKI10_SHAPED:
-            return [{"settings": self._released(entry), "validation": 0.0, "trials": 0, "pruned": 0}]
+            return [{"settings": self._released(entry), **FOUND_ELSEWHERE}]
+        if not entry.searched:
+            return [{"settings": {}, **FOUND_ELSEWHERE}]
         drawn = self.problem(seed)
         monitor = monitor_of(drawn.validation, METRIC)
         assert monitor is not None

@@ -23,17 +23,28 @@ class Entry:
     method: MethodSpec
     label: str
     uncertainty: str = "own"
+    searched: bool = True
+    """Whether its settings are searched; else they come from the log."""
 
 
 CONTROLS = (
     Entry("uips_permuted_u", METHODS["uips"], "UIPS, U permuted", "permuted"),
     Entry("uips_frequency_u", METHODS["uips"], "UIPS, U = 1/√n(a)", "frequency"),
 )
-LATER = ("wll", "ls_lin", "rips", "iips")
+LOG_DRIVEN = (
+    Entry("uips_log", METHODS["uips"], "UIPS, λ from the log", searched=False),
+    Entry("uips_dr_log", METHODS["uips_dr"], "UIPS-DR, λ from the log", searched=False),
+)
+"""Lines without a search: the defaults of the library."""
+LATER = ("wll", "ls_lin", "potec", "rips", "iips")
 """Learners that are no part of the paper's tables."""
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry
-    for entry in (*(Entry(name, row, row.label) for name, row in METHODS.items() if name not in LATER), *CONTROLS)
+    for entry in (
+        *(Entry(name, row, row.label) for name, row in METHODS.items() if name not in LATER),
+        *CONTROLS,
+        *LOG_DRIVEN,
+    )
 }
 """Every method of the tables, and UIPS with an uninformed U; BIPS is the control with a constant φ, a factor that Adam
 does not see."""
@@ -51,6 +62,10 @@ def uninformed(kind: str, u: Tensor, log: LoggedData, random: torch.Generator) -
 
 LINES: Mapping[str, Entry] = {**ENTRIES, "bips": replace(ENTRIES["bips"], label="BIPS (constant φ)")}
 """UIPS with a constant φ has BIPS's weights up to a factor, which Adam does not see: BIPS is that control."""
+
+
+FOUND_ELSEWHERE: Mapping[str, float | int] = {"validation": 0.0, "trials": 0, "pruned": 0}
+"""What is recorded of a search that was not needed."""
 
 
 def space_of(line: Entry, learning_rates: tuple[float, float], n_actions: int) -> Space:

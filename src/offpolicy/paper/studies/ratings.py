@@ -15,7 +15,7 @@ from offpolicy.checks import check_choice
 from offpolicy.datasets import CandidateLists, RankingData, load_coat, load_kuairec, load_yahoo_r3
 from offpolicy.evaluation import RankingSums, rank_lists
 from offpolicy.learning import LearnerConfig, Trainer, prepare_training
-from offpolicy.paper.studies.lines import LINES, Entry, space_of, uninformed
+from offpolicy.paper.studies.lines import FOUND_ELSEWHERE, LINES, Entry, space_of, uninformed
 from offpolicy.paper.studies.study import Candidate, Row, Settings, known, searched
 from offpolicy.policies import Policy, ScorerPolicy
 from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy
@@ -74,6 +74,8 @@ class Ratings:
     redraw: str = "all"
     """What a seed draws: "all", or "policy" as in the paper."""
     epochs: int = 6
+    in_batch: bool = True
+    """Whether softmaxes are over the items of a batch, as in the released code, or exact, over all items."""
 
     def __post_init__(self) -> None:
         """Check the fields that need no data."""
@@ -87,6 +89,8 @@ class Ratings:
     def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """Search by the NDCG of validation users."""
         entry = self._entry(line)
+        if not entry.searched:
+            return [{"settings": {}, **FOUND_ELSEWHERE}]
 
         def objective(settings: Mapping[str, Any], report: Report) -> Outcome:
             trainer = self._train(entry, settings, seed, report)
@@ -165,7 +169,7 @@ class Ratings:
             epochs=self.epochs,
             patience=3,
             batch_rows=LOGGED_ROWS,
-            in_batch=True,
+            in_batch=self.in_batch,
             first_epoch_cap=self._source.first_epoch_cap,
             weight_cap=None if "cap" in line.method.hyper else LARGEST_WEIGHT,
             show_progress=False,
