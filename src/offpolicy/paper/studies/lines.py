@@ -40,11 +40,7 @@ LATER = ("wll", "ls_lin", "potec", "rips", "iips")
 """Learners that are no part of the paper's tables."""
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry
-    for entry in (
-        *(Entry(name, row, row.label) for name, row in METHODS.items() if name not in LATER),
-        *CONTROLS,
-        *LOG_DRIVEN,
-    )
+    for entry in (*(Entry(name, row, row.label) for name, row in METHODS.items() if name not in LATER), *CONTROLS)
 }
 """Every method of the tables, and UIPS with an uninformed U; BIPS is the control with a constant φ, a factor that Adam
 does not see."""
@@ -60,7 +56,11 @@ def uninformed(kind: str, u: Tensor, log: LoggedData, random: torch.Generator) -
     return u
 
 
-LINES: Mapping[str, Entry] = {**ENTRIES, "bips": replace(ENTRIES["bips"], label="BIPS (constant φ)")}
+LINES: Mapping[str, Entry] = {
+    **ENTRIES,
+    "bips": replace(ENTRIES["bips"], label="BIPS (constant φ)"),
+    **{entry.name: entry for entry in LOG_DRIVEN},
+}
 """UIPS with a constant φ has BIPS's weights up to a factor, which Adam does not see: BIPS is that control."""
 
 
