@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from learning_problem import ACTIONS, Small
+from offpolicy.datasets import LinearSoftmaxWorld
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.learning import METHODS, prepare_training
@@ -21,6 +22,7 @@ from offpolicy.learning.rows import RowInputs, merged_rows
 from offpolicy.models import GroupedScorer
 from offpolicy.models.epochs import ContextBatches
 from offpolicy.models.scorers import linear_scorer
+from offpolicy.nuisances import Nuisances
 
 TEACHING = [name for name, row in ESTIMATORS.items() if not row.evaluation_only]
 EVERY = [
@@ -172,6 +174,14 @@ def test_potec_learns_which_group_to_show() -> None:
     )
 
 
+def test_gamma_is_calibrated_when_it_is_asked_for() -> None:
+    """A quarter of the band that covers β* at 95 %, by refits of β̂."""
+    known = Nuisances(LinearSoftmaxWorld.draw(0, n_actions=5, dimensions=3).log(1, 200, 2), model="linear")
+    trainer = prepare_training(known.log, "uips", nuisances=known, gamma="auto", epochs=1)
+    assert known.gamma > 0
+    assert trainer.objective.spec.values["gamma"] == pytest.approx(known.gamma / 4)
+
+
 def test_lambda_follows_the_log() -> None:
     """λ is E[(r·ρ)²], winsorised, times the events of a step; the cap is √λ/2, the constants stay by name."""
     small = Small.draw(7)
@@ -187,7 +197,7 @@ def test_lambda_follows_the_log() -> None:
     assert prepare_training(small.log, "uips", **given, lam="paper").objective.spec.values["lam"] == 10
     assert prepare_training(small.log, "uips", **given, lam=3).objective.spec.values["lam"] == 3
     with pytest.raises(ParameterError, match="can follow the log"):
-        prepare_training(small.log, "uips", **given, gamma="auto")
+        prepare_training(small.log, "uips", **given, eta1="auto")
 
 
 def test_banditnet_without_translation_is_bips() -> None:

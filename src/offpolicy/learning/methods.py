@@ -17,9 +17,11 @@ LOGGING_INPUTS = frozenset({"log_ratio", "log_logging", *SLATE_RATIOS, *ALL_ACTI
 """Inputs that need β̂."""
 AUTO, PAPER = "auto", "paper"
 """Values of a hyper-parameter that stand for another: computed from the log, or the registry's constant."""
-LEARNING_GAMMA = 0.5
-"""γ of UIPS where it teaches: the band of a whole interval (γ = 2) holds back too many rows. Set on even settings of
-benchmarks/defaults.py."""
+LEARNING_SHARE = 0.25
+"""Share of a 95 % band of β̂ that γ spans where UIPS teaches: the whole band holds back too many rows. Set on even
+settings of benchmarks/defaults.py."""
+LEARNING_GAMMA = 2 * LEARNING_SHARE
+"""γ of UIPS where it teaches, if U is the standard error of log β̂; γ = "auto" calibrates it by refits of β̂."""
 LOG_DRIVEN = ("lam", "cap", "smoothing")
 """Hyper-parameters that can follow the log."""
 
@@ -181,9 +183,10 @@ class MethodSpec:
 
     def auto_of(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """Which hyper-parameters follow the log: those given as "auto", and by default every λ, cap and smoothing."""
-        asked = next((name for name, value in given.items() if value == AUTO and name not in LOG_DRIVEN), None)
+        follow = (*LOG_DRIVEN, "gamma")
+        asked = next((name for name, value in given.items() if value == AUTO and name not in follow), None)
         if asked is not None:
-            raise ParameterError(f"{asked}='auto' is not known: {' and '.join(LOG_DRIVEN)} can follow the log.")
+            raise ParameterError(f"{asked}='auto' is not known: {', '.join(follow)} can follow the log.")
         released = str(self.weight).endswith(("_official", "_paper"))
         chosen = (name for name in LOG_DRIVEN if name in self.hyper)
         return tuple(name for name in chosen if given.get(name, PAPER if released else AUTO) == AUTO)

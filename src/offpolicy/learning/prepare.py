@@ -13,7 +13,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.evaluation import action_groups, learned_groups
 from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.config import LearnerConfig, resolve_config
-from offpolicy.learning.methods import LOGGING_INPUTS, METHODS, MethodSpec, find_method
+from offpolicy.learning.methods import AUTO, LEARNING_SHARE, LOGGING_INPUTS, METHODS, MethodSpec, find_method
 from offpolicy.learning.monitors import HeldOut, Monitor, held_out_metric, is_ranking, monitor_of
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.rows import Integers, check_rows, is_kept, row_count, row_inputs
@@ -75,6 +75,8 @@ def prepare_training(
     split = _held_out_rows(log, validation, config, spec)
     given = (logging_policy, uncertainty, reward_model)
     known = _own_nuisances(log, config, *given) if nuisances is None else _checked(nuisances, log, given)
+    if changes.get("gamma") == AUTO and "gamma" in spec.hyper:
+        spec = replace(spec, given={**spec.given, "gamma": LEARNING_SHARE * known.gamma})
     has_held_out = (split is not None and config.metric is not None) or isinstance(validation, LoggedData)
     offered = logging_policy is not None or (nuisances is not None and has_held_out)
     needed = _asks_for_logging(spec, config) and config.schedule == "pretrained"
