@@ -16,11 +16,14 @@ from offpolicy.policies import (
     logged_log_prob,
     tensor,
 )
-from offpolicy.propensity.config import event_weights, weighted_mean
+from offpolicy.propensity.config import event_weights, some_contexts, weighted_mean
 from offpolicy.results import CalibrationBin, Quality
 
 BIN_EDGES = torch.linspace(-12, 0, 25, dtype=torch.float64)[:-1]
 """Lower edges of the calibration bins in log β̂; the first bin also takes everything below."""
+CALIBRATION_NUMBERS = 30_000_000
+"""Calibration, which needs β̂ of all actions, is measured on as many held-out contexts, drawn at random, as have this
+many (contexts × actions) numbers."""
 
 
 class CalibrationSums:
@@ -40,12 +43,12 @@ class CalibrationSums:
 
         `real` says where there is an action, if not everywhere.
         """
-        cell = self._bin(log_probs.flatten())
+        cell, bins = self._bin(log_probs.flatten()), len(BIN_EDGES)
         count = events.double()[:, None].expand_as(log_probs)
         count = (count if real is None else count * real).flatten()
-        self.predicted.index_add_(0, cell, log_probs.flatten().double().exp() * count)
-        self.pairs.index_add_(0, cell, count)
-        self.observed.index_add_(0, self._bin(logged), weight.double())
+        self.predicted += torch.bincount(cell, log_probs.flatten().double().exp() * count, bins)
+        self.pairs += torch.bincount(cell, count, bins)
+        self.observed += torch.bincount(self._bin(logged), weight.double(), bins)
         self.rows += float(weight.sum())
 
     def merge(self, other: Self) -> None:
@@ -68,7 +71,8 @@ class CalibrationSums:
 
     @staticmethod
     def _bin(log_prob: Tensor) -> Tensor:
-        return (torch.searchsorted(BIN_EDGES, log_prob.double().contiguous(), right=True) - 1).clamp(min=0)
+        """The last edge at or below each; edges are half a unit apart, so doubling and rounding down is exact."""
+        return (2 * log_prob).floor_().add_(len(BIN_EDGES)).clamp_(0, len(BIN_EDGES) - 1).long()
 
 
 def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_actions: bool = True) -> Quality:
@@ -111,6 +115,10 @@ def _error_of_mean(values: Tensor, mean: float, log: LoggedData) -> float:
 
 
 def _calibration(policy: Policy, log: LoggedData, logged: Tensor) -> tuple[float, list[CalibrationBin]]:
+    some = some_contexts(log, CALIBRATION_NUMBERS, 0, "calibration")
+    if some is not None:
+        kept = np.isin(log.context_index, some)
+        log, logged = log.take(kept), logged[torch.from_numpy(kept)]
     events = tensor(log.context_weight)
 
     def of_batch(batch: LogBatch) -> CalibrationSums:
