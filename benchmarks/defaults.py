@@ -77,13 +77,16 @@ SETTINGS: tuple[Setting | Ids | str, ...] = (
 SINGLE = ("uips", "bips_cap", "uips_dr", "dm")
 GRID: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ce", {}),
-    *(("bips_cap", {"cap": cap}) for cap in (1.0, 10.0, 100.0)),
-    *(("uips", {"lam": lam}) for lam in (10.0, 1e3, 1e5)),
+    ("wll", {}),
+    *(("bips_cap", {"cap": cap}) for cap in (10.0, 100.0)),
+    ("shrinkage", {"lam": 1e4}),
+    ("snips", {}),
+    *(("uips", {"lam": lam}) for lam in (1.0, 1e3, 1e5)),
     *(("uips_dr", {"lam": lam}) for lam in (10.0, 1e3)),
     ("dm", {}),
     ("dr", {}),
 )
-STEPS = ({"learning_rate": 0.02, "epochs": 40}, {"learning_rate": 0.1, "epochs": 40})
+STEPS = ({"learning_rate": 0.02, "epochs": 40}, {"learning_rate": 0.1, "epochs": 15})
 
 
 @dataclass(frozen=True)
