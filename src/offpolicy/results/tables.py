@@ -115,7 +115,13 @@ def _values(evaluation: Evaluation) -> Table:
             own = {"reward": outcome.reward, "role": role, "relative": outcome.relative, "finding": outcome.finding}
             rows.append({name: getattr(outcome, name) for name in same} | own | {"p_value": outcome.adjusted_p_value})
     for part in evaluation.segments:
-        own = {"reward": reward, "by": part.column, "segment": part.segment, "role": "candidate", "rows": part.rows}
+        own = {
+            "reward": part.reward or reward,
+            "by": part.column,
+            "segment": part.segment,
+            "role": "candidate",
+            "rows": part.rows,
+        }
         own |= {"p_value": part.adjusted_p_value, "finding": "refused" if part.refused else None}
         rows.append({name: getattr(part, name) for name in same} | own)
     return Table.of(rows, VALUES)
