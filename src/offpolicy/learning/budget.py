@@ -16,7 +16,7 @@ PASS_NUMBERS = 800_000_000
 WITH_REWARDS = 3
 """A pass that needs q̂ of all actions counts as so many."""
 FEWEST_PASSES = 2
-SCORE_NUMBERS = 50_000_000
+SCORE_NUMBERS = 100_000_000
 """Contexts × actions of the held-out rows that score an epoch."""
 STEP_CONTEXTS = 128
 """Contexts per step where passes are few, so that there are more steps in each."""
