@@ -66,3 +66,13 @@ def test_lines_tell_of_the_innermost_work_and_end_with_the_command(
     assert set(capsys.readouterr().err.splitlines()) == {"[0:00:00] inner"}
     time.sleep(0.1)
     assert capsys.readouterr().err == ""
+
+
+def test_a_line_that_says_nothing_new_comes_less_and_less_often(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offpolicy.progress.FIRST", 0.02)
+    monkeypatch.setattr("offpolicy.progress.EVERY", 0.02)
+    with command_progress(), progress("fitting", None):
+        time.sleep(0.6)  # at 0.02, 0.04, 0.08, 0.16, 0.32 and 0.64 at the earliest
+    assert 1 <= len(capsys.readouterr().err.splitlines()) <= 6

@@ -9,8 +9,8 @@ from time import perf_counter
 
 Advance = Callable[[str], None]
 """Moves the bar one step and shows a short text beside it, e.g. the current metric."""
-FIRST, EVERY = 10.0, 15.0
-"""Seconds before the first line, and between two."""
+FIRST, EVERY, LONGEST = 10.0, 15.0, 60.0
+"""Seconds before the first line, between two, and at most between two where there is nothing new to say."""
 
 
 @dataclass
@@ -42,12 +42,13 @@ class _Lines:
         self._thread.start()
 
     def _run(self) -> None:
-        wait = FIRST
+        wait, before = FIRST, ""
         while not self._end.wait(wait):
-            wait, now, tasks = EVERY, perf_counter(), self.tasks[-1:]
-            so_far = round(now - self._start)
+            now, tasks = perf_counter(), self.tasks[-1:]
+            so_far, said = round(now - self._start), tasks[0].line(now) if tasks else "working"
             clock = f"{so_far // 3600}:{so_far // 60 % 60:02}:{so_far % 60:02}"
-            print(f"[{clock}] {tasks[0].line(now) if tasks else 'working'}", file=sys.stderr, flush=True)
+            print(f"[{clock}] {said}", file=sys.stderr, flush=True)
+            wait, before = (min(2 * wait, max(LONGEST, EVERY)) if said == before else EVERY), said
 
     def close(self) -> None:
         """Print no more."""

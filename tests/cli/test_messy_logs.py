@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from first_look import write_shop_log
-from offpolicy.artifacts.writers import spreadsheet_safe
+from offpolicy.results import spreadsheet_safe
 from offpolicy.workflows.holdout import Holdout
 from small_log import a_frame, refused, run
 

@@ -155,7 +155,7 @@ def test_pooled_reward_model_leaves_each_row_out_exactly() -> None:
 
 def test_rows_in_chunks_give_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(LOG, TARGET, BETA)
-    monkeypatch.setattr("offpolicy.log.batches.BATCH_BYTES", 97 * 64 * 8)  # 97 rows at a time
+    monkeypatch.setattr("offpolicy.log.batches.ROW_BYTES", 97 * 64 * 8)  # 97 rows at a time
     chunked = evaluate(LOG, TARGET, BETA)
     assert chunked["policy"].value == pytest.approx(whole["policy"].value, rel=1e-12)
     for ours, theirs in zip(chunked["policy"].estimates, whole["policy"].estimates, strict=True):

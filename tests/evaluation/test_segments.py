@@ -130,3 +130,30 @@ def test_periods_of_the_calendar_and_kept_columns() -> None:
     assert [one.column for one in found] == ["device"] * 2 + ["week"] * 4
     alone = judged(log.take(weeks[0][1]), {"new": SECOND[weeks[0][1]]}, level=1 - 0.05 / 6)
     assert found[2].difference_low == pytest.approx(alone.comparisons[0].low, abs=1e-9)
+
+
+def test_every_reward_has_its_segments_and_counts_as_a_look() -> None:
+    cost = 3.0 * RANDOM.random(N) + ACTION
+    log = LoggedData.from_arrays(
+        {"country": COUNTRY, "age": AGE}, ACTION, REWARD, actions=2, reward_range=(0.0, 1.0), keep={"cost": cost}
+    )
+    evaluation = judged(log, {"second": SECOND}, by=("country",), rewards=("cost",))
+    assert [(one.reward, one.segment) for one in evaluation.segments] == [
+        (reward, country) for reward in ("reward", "cost") for country in ("de", "fr", "it")
+    ]
+    assert list(evaluation.breakdowns()) == ["country, reward", "country, cost"]
+    for one in evaluation.segments[3:]:
+        kept = np.asarray(COUNTRY) == np.asarray(one.segment)
+        alone = LoggedData.from_arrays(
+            {"country": COUNTRY[kept], "age": AGE[kept]},
+            ACTION[kept],
+            cost[kept],
+            actions=2,
+            reward_range=(0, cost.max()),
+        )
+        (compared,) = judged(alone, {"new": SECOND[kept]}, level=1 - 0.05 / 6).comparisons
+        assert one.logging == pytest.approx(cost[kept].mean())
+        ends = (compared.difference, compared.low, compared.high)
+        assert (one.difference, one.difference_low, one.difference_high) == pytest.approx(ends)
+    rows = evaluation.to_frame().filter(reward="cost", by="country")
+    assert rows["segment"].to_list() == ["de", "fr", "it"]

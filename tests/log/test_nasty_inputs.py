@@ -339,3 +339,35 @@ def test_flags_and_fillings_equal_those_made_by_hand(how: str) -> None:
     )
     columns = ["age", "age:missing"] if how == "indicator" else ["age"]
     assert log == read_log(by_hand, context=columns, action="item", reward="click")
+
+
+def test_missing_values_of_actions_are_told_with_their_options_and_treated_alike(tmp_path: Path) -> None:
+    table = pl.DataFrame({"item": ["a", "b", None], "price": [1.5, None, 2.0], "made": ["2024-01-01", None, None]})
+    table.write_csv(tmp_path / "actions.csv")
+    frame = pl.DataFrame({"age": [1.0, 2.0] * 6, "item": ["a", "b", "b"] * 4, "click": [0, 1] * 6})
+    given = {"context": ["age"], "action": "item", "reward": "click", "actions": tmp_path / "actions.csv"}
+    with pytest.raises(LogError) as told:
+        read_log(frame, **given)  # type: ignore[arg-type]
+    assert [one.typed for one in told.value.fixes or ()] == [
+        "--missing item=drop",
+        "--missing price=indicator",
+        "--missing made=indicator",
+    ]
+    asked = {"item": "drop", "price": "indicator", "made": "zero"}
+    log = read_log(frame, **given, missing=asked)  # type: ignore[arg-type]
+    assert log.actions.vocabulary.to_list() == ["a", "b"]
+    assert log.actions.features is not None
+    assert list(log.actions.features) == ["price", "price:missing", "made:weekday", "made:days"]
+    price = log.actions.features["price"]
+    assert isinstance(price, NumericColumn)
+    assert price.values.tolist() == [1.5, 0.0]
+
+
+def test_an_action_of_left_out_rows_alone_is_no_stranger(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"age": [1.0, 2.0] * 6, "item": [*["a", "b", "b"] * 3, "a", "b", "new"]})
+    frame = frame.with_columns(click=pl.Series([0, 1] * 5 + [0, None]))
+    log = read_log(frame, context=["age"], action="item", reward="click", actions=["a", "b"], missing="drop")
+    assert log.n_rows == 11
+    assert log.actions.vocabulary.to_list() == ["a", "b"]
+    with pytest.raises(LogError, match="must hold one of the 2 ids in actions, but row 12"):
+        read_log(frame, context=["age"], action="item", reward="click", actions=["a", "b"], missing={"click": "zero"})

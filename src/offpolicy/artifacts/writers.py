@@ -11,8 +11,7 @@ import pyarrow.parquet
 from offpolicy.atomic import atomic_file
 from offpolicy.errors import ParameterError
 from offpolicy.log import SUFFIXES, Format
-
-FORMULA = r"^[=+\-@\t\r]"
+from offpolicy.results import spreadsheet_safe
 
 
 def output_format(path: Path) -> Format:
@@ -66,14 +65,3 @@ def _csv(file: IO[bytes], separator: str) -> Callable[[pl.DataFrame], None]:
         spreadsheet_safe(frame).write_csv(file, include_header=file.tell() == 0, separator=separator)
 
     return write
-
-
-def spreadsheet_safe(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame for a CSV file: text that a spreadsheet would run as a formula gets an apostrophe in front."""
-    text = [name for name, dtype in frame.schema.items() if dtype in (pl.String, pl.Categorical, pl.Enum)]
-    values = [pl.col(name).cast(pl.String) for name in text]
-    runs = [one.str.contains(FORMULA) & one.cast(pl.Float64, strict=False).is_null() for one in values]
-    return frame.with_columns(
-        pl.when(formula).then("'" + one).otherwise(one).alias(name)
-        for name, one, formula in zip(text, values, runs, strict=True)
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offpolicy.cli.options import Format
-    from offpolicy.results import Choice, Evaluation
+    from offpolicy.results import Choice, Evaluation, Segment
     from offpolicy.workflows import Finished
 
 from offpolicy.json_writer import json_text
@@ -100,8 +100,8 @@ def show_evaluation(evaluation: "Evaluation") -> None:
     table("Differences", ("policy", "against", "difference", "low", "high", "relative", "P(better)"), compared)
     if evaluation.outcomes:
         _show_outcomes(evaluation)
-    for column in dict.fromkeys(one.column for one in evaluation.segments):
-        _show_segments(evaluation, column)
+    for title, segments in evaluation.breakdowns().items():
+        _show_segments(title, segments, evaluation.level)
     console = _console()
     for name, one in evaluation.candidates.items():
         verdict = one.preflight.verdict
@@ -162,15 +162,14 @@ def show_choice(choice: "Choice") -> None:
     lines("Recommendation", [choice.sentence])
 
 
-def _show_segments(evaluation: "Evaluation", column: str) -> None:
+def _show_segments(title: str, segments: Sequence["Segment"], level: float) -> None:
     head = ("segment", "policy", "rows", "value", "logging", "difference", "low", "high", "p, corrected")
     rows = []
-    for s in evaluation.segments:
-        if s.column == column:
-            p = "refused" if s.refused else s.adjusted_p_value
-            ends = (s.difference_low, s.difference_high)
-            rows.append((s.segment, s.policy, s.rows, s.value, s.logging, s.difference, *ends, p))
-    table(f"By {column} ({evaluation.level:.0%} intervals that hold for all segments at once)", head, rows)
+    for s in segments:
+        ends = (s.difference_low, s.difference_high)
+        p = "refused" if s.refused else s.adjusted_p_value
+        rows.append((s.segment, s.policy, s.rows, s.value, s.logging, s.difference, *ends, p))
+    table(f"By {title} ({level:.0%} intervals that hold for all segments at once)", head, rows)
 
 
 def _console() -> Any:

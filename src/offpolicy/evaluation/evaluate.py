@@ -360,19 +360,23 @@ class Evaluator:
     def _segments(self) -> list[Segment]:
         if not self.options.by:
             return []
-        candidates = {name: self.rows[name] for name in self.candidates}
-        return breakdown(candidates, self.options.by, self.options.level, self.scale, self.repeats)
+        return breakdown(self._under, self.options.by, self.options.level, self.repeats)
 
-    def _outcomes(self) -> list[Outcome]:
-        """Every candidate under every reward and guardrail; nothing where there is one reward only."""
-        if not self.other_logs:
-            return []
+    @cached_property
+    def _under(self) -> dict[str, dict[str, PolicyRows]]:
+        """The rows of every candidate under every reward and guardrail."""
         candidates = {name: self.rows[name] for name in self.candidates}
         under = {self.log.reward_name: candidates}
         for reward, log in self.other_logs.items():
             model = self.other_models.get(reward)
             under[reward] = {name: rows.under(log, model) for name, rows in candidates.items()}
-        return outcomes_of(under, self.options.limits, self.options.level, self.repeats)
+        return under
+
+    def _outcomes(self) -> list[Outcome]:
+        """Every candidate under every reward and guardrail; nothing where there is one reward only."""
+        if not self.other_logs:
+            return []
+        return outcomes_of(self._under, self.options.limits, self.options.level, self.repeats)
 
     def _policy(self, name: str) -> PolicyResult:
         rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level

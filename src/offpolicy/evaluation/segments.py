@@ -1,10 +1,11 @@
 """Where a policy is better and where it is worse: value and difference to logging by segment, all at once.
 
-Looking at many segments finds differences by chance, so intervals hold for all segments and candidates together
-(Bonferroni) and p-values are Holm-corrected over all of them.
+Looking at many segments finds differences by chance, so intervals hold for all segments, candidates and rewards at
+once (Bonferroni) and p-values are Holm-corrected over all of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,46 +42,48 @@ Part = tuple[str, npt.NDArray[np.bool_]]
 
 
 def breakdown(
-    policies: Mapping[str, PolicyRows],
+    under: Mapping[str, Mapping[str, PolicyRows]],
     by: Sequence[str],
     level: float = 0.95,
-    scale: Scale | None = None,
     repeats: Repeats | None = None,
 ) -> list[Segment]:
-    """Value and difference to logging of every policy in every segment of each column, on the user's scale."""
-    scale = scale or Scale()
+    """Value and difference to logging of every policy under every reward, in every segment of each column."""
+    policies = next(iter(under.values()))
     log = next(iter(policies.values())).log
     parts = [(column, label, kept) for column in by for label, kept in segments_of(log, column)]
-    joint = 1 - (1 - level) / max(len(parts) * len(policies), 1)
+    joint = 1 - (1 - level) / max(len(parts) * len(policies) * len(under), 1)
     found, p_values = [], []
-    for name, rows in policies.items():
-        for column, label, kept in parts:
-            mine = rows.take(kept)
-            estimate, own = auto_estimate(mine, joint), logging_estimate(mine, joint)
-            width, difference = difference_width(estimate, own), estimate.value - own.value
-            half = width.half(joint)
-            refused = not preflight(mine, estimate, repeats).verdict.answerable
-            p_values.append(1.0 if refused else width.p_value(difference))
-            found.append(
-                Segment(
-                    column=column,
-                    segment=label,
-                    policy=name,
-                    rows=int(kept.sum()),
-                    value=scale.value(estimate.value),
-                    low=scale.value(estimate.interval.low),
-                    high=scale.value(estimate.interval.high),
-                    logging=scale.value(own.value),
-                    difference=scale.width(difference),
-                    difference_low=scale.width(max(difference - half, -1.0)),
-                    difference_high=scale.width(min(difference + half, 1.0)),
-                    refused=refused,
-                )
-            )
+    for reward, rows_of in under.items():
+        for name, rows in rows_of.items():
+            for column, label, kept in parts:
+                one, p_value = _segment(rows.take(kept), joint, repeats)
+                at = {"column": column, "segment": label, "rows": int(kept.sum())}
+                found.append(Segment.model_validate({"reward": reward, "policy": name, **at, **one}))
+                p_values.append(p_value)
     return [
         one if one.refused else one.model_copy(update={"adjusted_p_value": p})
         for one, p in zip(found, holm(p_values), strict=True)
     ]
+
+
+def _segment(rows: PolicyRows, level: float, repeats: Repeats | None) -> tuple[dict[str, Any], float]:
+    """A policy on the rows of a segment, on the user's scale of their reward, and the p-value of no difference."""
+    scale = Scale(*rows.log.reward_range)
+    estimate, own = auto_estimate(rows, level), logging_estimate(rows, level)
+    width, difference = difference_width(estimate, own), estimate.value - own.value
+    half = width.half(level)
+    refused = not preflight(rows, estimate, repeats).verdict.answerable
+    found = {
+        "value": scale.value(estimate.value),
+        "low": scale.value(estimate.interval.low),
+        "high": scale.value(estimate.interval.high),
+        "logging": scale.value(own.value),
+        "difference": scale.width(difference),
+        "difference_low": scale.width(max(difference - half, -1.0)),
+        "difference_high": scale.width(min(difference + half, 1.0)),
+        "refused": refused,
+    }
+    return found, 1.0 if refused else width.p_value(difference)
 
 
 def segments_of(log: LoggedData, column: str) -> list[Part]:

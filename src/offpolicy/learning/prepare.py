@@ -12,6 +12,7 @@ from torch import Tensor
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import action_groups, learned_groups
 from offpolicy.learning.alternation import Alternation
+from offpolicy.learning.budget import scored_rows
 from offpolicy.learning.config import LearnerConfig, resolve_config
 from offpolicy.learning.methods import AUTO, LEARNING_SHARE, LOGGING_INPUTS, METHODS, MethodSpec, find_method
 from offpolicy.learning.monitors import HeldOut, Monitor, held_out_metric, is_ranking, monitor_of
@@ -45,7 +46,8 @@ FEWEST_CLUSTERS = 50
 """A log with fewer is not divided without being asked."""
 GREEDY = 0.003
 """Share of q̂ that the policy at which learning starts may lose to the greedy one."""
-GREEDY_CONTEXTS, SHARPEST = 2_000, 2.0**12
+GREEDY_CONTEXTS, GREEDY_NUMBERS, SHARPEST = 2_000, 10_000_000, 2.0**12
+"""Most contexts, and most contexts × actions, on which that share is measured; and the most by which it may sharpen."""
 
 FREE_TO_CHANGE = ("epochs", "patience", "show_progress", "tensorboard")
 """Fields that may differ when a training is resumed."""
@@ -274,7 +276,7 @@ def _held_out_rows(
         )
     held_out_metric(config.metric)
     (train, _), (valid, _) = log.divide((1 - config.held_out, config.held_out), seed=config.seed)
-    return train, valid
+    return train, scored_rows(log, valid, config.seed)
 
 
 def check_rewards(log: LoggedData) -> None:
@@ -315,7 +317,8 @@ def _starts_from_rewards(model: RewardModel | None, scorer: Scorer, config: Lear
 def greedy_scorer(model: CrossFittedRewards, log: LoggedData) -> Scorer:
     """The scores of q̂, no sharper than it takes to lose next to nothing against its greedy policy."""
     scorer = copy.deepcopy(model.whole.scorer)
-    some = log.contexts.take(slice(0, min(log.n_contexts, GREEDY_CONTEXTS)))
+    most = max(1, min(GREEDY_CONTEXTS, GREEDY_NUMBERS // log.width))
+    some = log.contexts.take(slice(0, min(log.n_contexts, most)))
     weights, bias = scorer.actions()
     scores, rewards = torch.addmm(bias, scorer.states(some), weights.T), choice_rewards(model, some)
     if some.candidates is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import bounded_exp
 from offpolicy.evaluation import CONTEXT_SUMS, GROUP_INPUT, TOP_P_INPUTS, group_ratio, log_count_prob, top_actions
+from offpolicy.learning.budget import step_contexts
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.log import LoggedData
@@ -198,7 +199,7 @@ def batches_of(log: LoggedData, config: LearnerConfig, rows: Integers | None = N
     """The batches a configuration asks for, of all rows or these."""
     if config.batch_rows is not None:
         return RowBatches(log, config.batch_rows, rows)
-    return ContextBatches(log, config.batch_contexts or min(512, max(16, log.n_contexts // 32)), rows)
+    return ContextBatches(log, step_contexts(config, log), rows)
 
 
 @dataclass(frozen=True)

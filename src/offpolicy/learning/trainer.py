@@ -16,6 +16,7 @@ from torch import Tensor
 from offpolicy.errors import DivergedError, OffPolicyError, ParameterError
 from offpolicy.json_writer import jsonable
 from offpolicy.learning.alternation import Alternation
+from offpolicy.learning.budget import most_epochs
 from offpolicy.learning.checkpoints import (
     Checkpoint,
     Epoch,
@@ -96,6 +97,11 @@ class Trainer:
         objective.events_a_batch = self.log.n_events / len(self.batches)
         self._follow_log(0)
 
+    @property
+    def most_epochs(self) -> int:
+        """Epochs at most."""
+        return most_epochs(self.config, self.objective.spec, self.log)
+
     @cached_property
     def all_batches(self) -> Batches:
         """Batches of every row, for an epoch in which β̂ and the policy learn jointly."""
@@ -110,7 +116,7 @@ class Trainer:
                 return
             if self.started and not self.history and self.monitor is not None:
                 self.best = self._kept(-1)
-            board, most = self._board(), self.config.most_epochs
+            board, most = self._board(), self.most_epochs
             steps = max(most - len(self.history), 0) * len(self.batches)
             with progress(f"learning {self.objective.spec.name}", steps, show=self.config.show_progress) as bar:
                 while len(self.history) < most and not self._out_of_patience():
@@ -299,9 +305,9 @@ class Trainer:
                 "delete this one."
             )
         done = len(checkpoint.facts["history"])
-        if done > self.config.most_epochs:
+        if done > self.most_epochs:
             raise OffPolicyError(
-                f"{self.directory} holds this training after {done} epochs, but {self.config.most_epochs} are asked "
+                f"{self.directory} holds this training after {done} epochs, but {self.most_epochs} are asked "
                 "for: epochs cannot be undone. Choose another directory, delete this one, or ask for as many or more."
             )
         self.scorer.load_state_dict(checkpoint.under("scorer"))

@@ -8,11 +8,12 @@ import numpy as np
 from offpolicy.log.assignment import Rows
 from offpolicy.log.ids import Codes
 
-BATCH_BYTES = 64 * 2**20
-"""Memory one (contexts × actions) piece may take unless the caller says otherwise; larger ones are no faster."""
+BATCH_BYTES = 16 * 2**20
+"""Memory one (contexts × actions) piece may take unless the caller says otherwise; larger ones are slower, because
+the system hands out and takes back every larger array anew."""
 
-ROW_NUMBERS = 64
-"""Numbers that row-wise work may hold for each row."""
+ROW_NUMBERS, ROW_BYTES = 64, 64 * 2**20
+"""Numbers that row-wise work may hold for each row, and the memory that all of them may take."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def pieces(n: int, width: int, budget: int | None = None) -> Iterator[slice]:
 
 def row_pieces(n: int) -> Iterator[slice]:
     """Slices of n rows for work that holds a few dozen numbers per row at a time."""
-    return pieces(n, ROW_NUMBERS)
+    return pieces(n, ROW_NUMBERS, ROW_BYTES)
 
 
 def batches_of(

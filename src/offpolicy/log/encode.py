@@ -87,9 +87,13 @@ def feature_table(columns: RawColumns, *, fill: bool = False) -> FeatureTable:
     typed = {name: columns.typed(name) for name in columns.series}
     if fill:
         typed = {name: (kind, filled(kind, values)) for name, (kind, values) in typed.items()}
-    n_rows = len(next(iter(columns.series.values())))
-    rows = np.arange(n_rows)
-    return _encoded(typed, RowGroups(rows.astype(np.int32), rows), columns.origin)
+    return features_of(typed, columns.origin)
+
+
+def features_of(typed: Mapping[str, tuple[Kind, pl.Series]], origin: Origin) -> FeatureTable:
+    """Every row of typed columns as features."""
+    rows = np.arange(len(next(iter(typed.values()))[1]))
+    return _encoded(typed, RowGroups(rows.astype(np.int32), rows), origin)
 
 
 def filled(kind: Kind, values: pl.Series) -> pl.Series:

@@ -12,7 +12,7 @@ import polars as pl
 from offpolicy.errors import Fix, LogError, ParameterError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.derived import missing as missing_values
-from offpolicy.log.encode import RawColumns, distinct_contexts, feature_table, ids, numbers
+from offpolicy.log.encode import RawColumns, distinct_contexts, features_of, ids, numbers
 from offpolicy.log.expressions import Expression, expression
 from offpolicy.log.features import Kind, Vocabulary, trusted
 from offpolicy.log.frames import frame_kind
@@ -212,8 +212,7 @@ def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.S
     series, origin = table.series, table.origin
     if not len(series[schema.action]):
         raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
-    given = _given_actions(actions, schema)
-    features = () if given is None or given.features is None else tuple(given.features)
+    given, features, notes = _given_actions(actions, schema)
     schema.check_names([*schema.columns, *features, *beside])
     treatment = Treatment(schema.missing, origin)
     for name, values in beside.items():
@@ -226,6 +225,10 @@ def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.S
     typed = {role: _of_role(role, column, schema, treatment, series, given) for role, column in roles.items()}
     context = treatment.context(RawColumns({n: series.pop(n) for n in schema.context}, schema.kinds, origin))
     series.clear()
+    chosen = typed["action"]
+    if chosen is not None:
+        there = treatment.present(chosen)
+        treatment.attempt(lambda: _check_actions(schema, there, given, origin))
     rows = treatment.kept()
     whole: dict[str, pl.Series] = {role: values for role, values in typed.items() if values is not None}
     if rows is not None:
@@ -235,7 +238,7 @@ def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.S
         offers = None if offers is None else offers.take(rows)
         weights = None if weights is None else weights[rows]
     log = _log_of(whole, context, schema, given, origin, offers)
-    return Reading(log if weights is None else log.weighted(weights), rows, tuple(treatment.notes))
+    return Reading(log if weights is None else log.weighted(weights), rows, (*notes, *treatment.notes))
 
 
 def _offers(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> Offers | None:
@@ -295,10 +298,7 @@ def _of_role(
     values = treatment.attempt(read)
     if values is None:
         return None
-    values = treatment.complete(role, column, values)
-    if role == "action":
-        treatment.attempt(lambda: _check_actions(column, values, given, origin, offered=schema.candidates is not None))
-    return values
+    return treatment.complete(role, column, values)
 
 
 def _log_of(
@@ -400,13 +400,11 @@ def _probabilities(column: str, values: pl.Series, origin: Origin) -> pl.Series:
     return values
 
 
-def _check_actions(
-    column: str, values: pl.Series, given: ActionTable | None, origin: Origin, *, offered: bool = False
-) -> None:
+def _check_actions(schema: LogSchema, values: pl.Series, given: ActionTable | None, origin: Origin) -> None:
     """Refuse a log with a single action, or with one that the given table does not hold."""
-    logged = values.drop_nulls()
+    column, logged = schema.action, values.drop_nulls()
     if given is None:
-        if logged.n_unique() == 1 and not offered:
+        if logged.n_unique() == 1 and schema.candidates is None:
             problem = f"holds a single action, {logged[0]!r}, so there is nothing to choose"
             raise origin.bad_column(column, problem, "Give actions=[...] if more actions were possible.")
         return
@@ -431,27 +429,38 @@ def _ids(column: str, series: pl.Series, kind: Kind | None, origin: Origin, *, s
     return ids(column, series, origin)
 
 
-def _given_actions(actions: Any, schema: LogSchema) -> ActionTable | None:
-    """The action table that the user gave, from a table, a vocabulary, ids, a file or a frame."""
+def _given_actions(actions: Any, schema: LogSchema) -> tuple[ActionTable | None, tuple[str, ...], tuple[str, ...]]:
+    """The action table that the user gave, from a table, a vocabulary, ids, a file or a frame.
+
+    Beside it the names of its columns, and what was done where values are missing in them.
+    """
     if actions is None or isinstance(actions, ActionTable):
-        return actions
+        return actions, () if actions is None or actions.features is None else tuple(actions.features), ()
     if isinstance(actions, Vocabulary):
-        return ActionTable(actions)
+        return ActionTable(actions), (), ()
     if isinstance(actions, int) and not isinstance(actions, bool):
         actions = range(actions)
     if isinstance(actions, range | list | tuple | set | np.ndarray | pl.Series):
-        return ActionTable(Vocabulary(sorted(actions) if isinstance(actions, set) else actions))
+        return ActionTable(Vocabulary(sorted(actions) if isinstance(actions, set) else actions)), (), ()
     table = read_table(actions, (schema.action,), everything=True, argument="actions")
     series, origin = table.series, table.origin
-    named = _ids(schema.action, series.pop(schema.action), schema.kinds.get(schema.action), origin)
-    if named.null_count():
-        row = _first(named.is_null())
-        raise origin.bad_value(schema.action, row, None, "must hold an id in every row", DROP)
-    if named.n_unique() != len(named):
-        row = (~named.is_first_distinct()).arg_max() or 0
-        raise origin.bad_value(schema.action, row, named[row], "must name each action once", "Drop the repetition.")
-    features = feature_table(RawColumns(series, schema.kinds, origin)) if series and len(named) else None
-    return ActionTable(Vocabulary(named), features)
+    raw, kind, names = series.pop(schema.action), schema.kinds.get(schema.action), tuple(series)
+    treatment = Treatment(schema.missing, origin)
+    ids = treatment.attempt(lambda: _ids(schema.action, raw, kind, origin))
+    if ids is not None:
+        ids = treatment.complete("action", schema.action, ids)
+    typed = treatment.context(RawColumns(series, schema.kinds, origin)) if len(raw) else {}
+    rows = treatment.kept()
+    assert ids is not None
+    if rows is not None:
+        ids = ids.gather(pl.Series(rows))
+        typed = {name: (one, values.gather(pl.Series(rows))) for name, (one, values) in typed.items()}
+    if ids.n_unique() != len(ids):
+        row = (~ids.is_first_distinct()).arg_max() or 0
+        place = row if rows is None else int(rows[row])
+        raise origin.bad_value(schema.action, place, ids[row], "must name each action once", "Drop the repetition.")
+    features = features_of(typed, origin) if typed and len(ids) else None
+    return ActionTable(Vocabulary(ids), features), names, tuple(treatment.notes)
 
 
 def _instants(column: str, series: pl.Series, origin: Origin) -> pl.Series:

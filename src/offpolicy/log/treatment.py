@@ -141,6 +141,12 @@ class Treatment:
         said = f"{part.name}: column {column!r} {rule}, but {place} holds {_shown(values[row])} ({share})."
         self.problems.append(LogError(said, fix))
 
+    def present(self, values: pl.Series) -> pl.Series:
+        """The values of the rows that stay as far as is known by now, null in the others."""
+        if self._dropped is None:
+            return values
+        return pl.select(pl.when(~self._dropped).then(values).alias(values.name)).to_series()
+
     def kept(self) -> npt.NDArray[np.int64] | None:
         """The rows that stay, in order; None where all do. Every problem met so far is raised here, in one error."""
         if self.problems:

@@ -59,6 +59,12 @@ class UniformPolicy:
         scores = torch.where(actions >= 0, 0.0, -torch.inf).double()
         return over_candidates(scores, contexts.candidates)
 
+    def logged_log_prob(self, log: LoggedData) -> Tensor:
+        """Logged rows, without a look at the other actions."""
+        if log.candidates is not None:
+            return _rows_among(self, log)
+        return torch.full((log.n_rows,), -np.log(self.n_actions), dtype=torch.float64)
+
 
 @dataclass(frozen=True)
 class TabularPolicy:
@@ -209,6 +215,12 @@ class PopularityPolicy:
         actions = torch.from_numpy(contexts.candidates.padded(self.actions.vocabulary))
         scores = self.log_frequency[actions.clamp(min=0)].masked_fill(actions < 0, -torch.inf)
         return over_candidates(scores, contexts.candidates)
+
+    def logged_log_prob(self, log: LoggedData) -> Tensor:
+        """Logged rows, without a look at the other actions."""
+        if log.candidates is not None:
+            return _rows_among(self, log)
+        return self.log_frequency[tensor(log.action).long()].double()
 
 
 def _luce_shares(log: LoggedData, candidates: Candidates) -> npt.NDArray[np.float64]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
 from offpolicy.policies import tensor
+from offpolicy.seeding import generator
 
 RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3, 1e4)
 """Penalties κ/2·|W|² on the weights (never the intercepts) of a linear model; the one with the best held-out likelihood
@@ -75,6 +76,18 @@ class FitOutcome:
             "deterministic given these columns. Give a smaller ridge (FitConfig), or check that no column was written "
             "after the action was chosen."
         )
+
+
+def some_contexts(log: LoggedData, numbers: int, seed: int, purpose: str) -> npt.NDArray[np.int64] | None:
+    """As many contexts, drawn at random, as have so many (contexts × actions) numbers; None where all have few enough.
+
+    The one budget of work that need not look at every context of a large log.
+    """
+    most = max(1, numbers // log.width)
+    if log.n_contexts <= 2 * most:
+        return None
+    random = generator(seed, "logging-policy", purpose)
+    return np.sort(random.choice(log.n_contexts, most, replace=False))
 
 
 def check_events(log: LoggedData, fold: npt.NDArray[np.int64]) -> None:

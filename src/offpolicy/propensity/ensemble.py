@@ -31,6 +31,8 @@ SAMPLE_ROWS, SAMPLE_NUMBERS = 40_000, 4_000_000
 """The same of the sample of a longer log, on which families are chosen."""
 JUDGES = 30_000
 """Rows of a long log that are kept for weighing the families."""
+TIME_NUMBERS = 40_000_000
+"""Contexts × actions of a long log with the time among them, beyond which the time must first prove its worth."""
 PASSES, PASS_NUMBERS = 15, 2_000_000_000
 """Most passes over a long log, and most contexts × actions in all of them beyond the first."""
 QUADRATIC_WIDTH, QUADRATIC_NUMBERS = 24, 10_000_000
@@ -109,6 +111,8 @@ class Ensemble:
     """Rows that models were fitted to, and rows held out from them."""
     judged: FittedModel
     """The ensemble of models fitted to the first of these parts."""
+    view: TimeView | None = None
+    """How its models see a log."""
 
 
 def fit_ensemble(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
@@ -133,22 +137,25 @@ def _by_folds(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig
     parts, rows = _fitted_again(candidates, seen, config)
     whole = _joined(members, parts, seen)
     first = _joined(members, [each.models[:1] for each in candidates], train)
-    return Ensemble(whole, (torch.stack(rows, 1) + shares.log()).logsumexp(1), members, tried, (train, valid), first)
+    row_log_prob = (torch.stack(rows, 1) + shares.log()).logsumexp(1)
+    return Ensemble(whole, row_log_prob, members, tried, (train, valid), first, view)
 
 
 def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
     """On a long log: families chosen on a sample, fitted to nearly all rows and weighed by the rest."""
     ids = id_columns(log.contexts)
     sample = shortened(log, config.seed)
-    sampled = sample if view is None else view.seen(sample)
     fold = _folds(sample, FOLDS, by, config.seed)
-    part, rest = sampled.take(fold != 0), sampled.take(fold == 0)
     few = replace(config, epochs=min(config.epochs, PASSES), patience=1)
+    seen = log if view is None else view.seen(log)
+    if view is not None and seen.n_contexts * seen.width > TIME_NUMBERS and not _told_by_time(sample, view, fold, few):
+        view, seen = None, log
+    sampled = sample if view is None else view.seen(sample)
+    part, rest = sampled.take(fold != 0), sampled.take(fold == 0)
     first = {name: fit_family(name, part, rest, None, few) for name in families_for(sampled)}
     log_probs = {name: logged_log_prob(model.policy, rest) for name, (model, _) in first.items()}
     names = {*_missed(log_probs, rest), "uniform", "popularity", "linear"}
     judges = _folds(log, round(max(10, log.n_rows / JUDGES)), by, config.seed) == 0
-    seen = log if view is None else view.seen(log)
     train, valid = seen.take(~judges), seen.take(judges)
     few = replace(few, epochs=max(1, min(few.epochs, PASS_NUMBERS // (seen.n_contexts * seen.n_actions))))
     tried = {name: _longer(name, outcome, train, valid, few) for name, (_, outcome) in first.items() if name in names}
@@ -160,7 +167,18 @@ def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitCo
     outcomes = [tried[name][1] for name in kept]
     members = _members(kept, shares, _weights(new, valid) if new else shares, outcomes)
     whole = _joined(members, [(tried[name][0],) for name in kept], train)
-    return Ensemble(whole, logged_log_prob(whole.policy, seen), members, tried, (train, valid), whole)
+    return Ensemble(whole, logged_log_prob(whole.policy, seen), members, tried, (train, valid), whole, view)
+
+
+def _told_by_time(sample: LoggedData, view: TimeView, fold: npt.NDArray[np.int64], config: FitConfig) -> bool:
+    """Whether held-out rows of the sample are more likely under a linear model that knows their time."""
+    log_probs = []
+    for log in (sample, view.seen(sample)):
+        part, rest = log.take(fold != 0), log.take(fold == 0)
+        log_probs.append(logged_log_prob(fit_family("linear", part, rest, None, config)[0].policy, rest))
+    without, timed = log_probs
+    gain, error = _mean_and_error(timed - without, row_weights(rest))
+    return gain > WORTH * abs(float(timed.mean())) + error
 
 
 def _folds(log: LoggedData, parts: int, by: Any, seed: int) -> npt.NDArray[np.int64]:

@@ -223,8 +223,8 @@ def _single(family: Family, log: LoggedData, train: LoggedData, valid: LoggedDat
 
 def _ensemble(log: LoggedData, by: Unit | None, config: FitConfig) -> LoggingPolicy:
     """The families that carry weight, over contexts with the time among them where the log has one."""
-    view = TimeView.of_log(log)
-    fitted = fit_ensemble(log, view, by, config)
+    fitted = fit_ensemble(log, TimeView.of_log(log), by, config)
+    view = fitted.view
     weight = {one.name: one.weight for one in fitted.members}
     train, valid = fitted.parts
     candidates = tuple(

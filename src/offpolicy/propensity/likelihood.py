@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,10 +15,9 @@ from offpolicy.log import LoggedData
 from offpolicy.models import Batch, Full, Normaliser, Scorer, offered_of, softmax_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, tensor, with_backoff
 from offpolicy.progress import progress
-from offpolicy.propensity.config import RIDGES, FitConfig, FitOutcome, weighted_mean
+from offpolicy.propensity.config import RIDGES, FitConfig, FitOutcome, some_contexts, weighted_mean
 from offpolicy.propensity.training import train
 from offpolicy.propensity.whole_batch import WholeBatch
-from offpolicy.seeding import generator
 
 WHOLE_NUMBERS = 1 << 25
 """Up to this many numbers in the design matrix, and in the weights, a linear model is fitted over the whole log."""
@@ -122,7 +120,7 @@ def _fit_whole(
     config: FitConfig,
     chosen: FitOutcome | None,
 ) -> FitOutcome:
-    some = _some_contexts(log, config.seed, "ridge")
+    some = some_contexts(log, SEARCH_NUMBERS, config.seed, "ridge")
     problem, most = WholeBatch(scorer, log, some), 2 * config.epochs
     ridge = config.ridge if chosen is None else chosen.ridge
     searched = ridge is None and held_out is not None
@@ -136,15 +134,6 @@ def _fit_whole(
     if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
     return FitOutcome(ridge, converged=converged, at_grid_end=searched and ridge in (RIDGES[0], RIDGES[-1]))
-
-
-def _some_contexts(log: LoggedData, seed: int, purpose: str) -> npt.NDArray[np.int64] | None:
-    """As many contexts as the search may look at; None where it may look at all."""
-    most = max(1, SEARCH_NUMBERS // log.width)
-    if log.n_contexts <= 2 * most:
-        return None
-    random = generator(seed, "logging-policy", purpose)
-    return np.sort(random.choice(log.n_contexts, most, replace=False))
 
 
 def _best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> float:
@@ -172,7 +161,7 @@ def _best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, confi
 
 def _scorer_of_rows(scorer: Scorer, log: LoggedData, seen: Tensor, seed: int) -> Callable[[], float]:
     """The mean log π of rows with an action that was seen in fitting, by the scorer as it is when asked."""
-    some = _some_contexts(log, seed, "held-out")
+    some = some_contexts(log, SEARCH_NUMBERS, seed, "held-out")
     kept = np.isin(log.action, seen.numpy())
     if some is not None:
         kept &= np.isin(log.context_index, some)

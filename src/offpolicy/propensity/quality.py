@@ -16,59 +16,63 @@ from offpolicy.policies import (
     logged_log_prob,
     tensor,
 )
-from offpolicy.propensity.config import event_weights, weighted_mean
+from offpolicy.propensity.config import event_weights, some_contexts, weighted_mean
 from offpolicy.results import CalibrationBin, Quality
 
 BIN_EDGES = torch.linspace(-12, 0, 25, dtype=torch.float64)[:-1]
 """Lower edges of the calibration bins in log β̂; the first bin also takes everything below."""
+CALIBRATION_NUMBERS = 8_000_000
+"""What β̂ predicts for all actions is summed over as many held-out contexts, drawn at random, as have this many
+(contexts × actions) numbers; what was taken, over all rows."""
 
 
 class CalibrationSums:
-    """Over all actions of held-out rows: how much mass β̂ predicted in each bin, and how often it was taken."""
+    """Over all actions of held-out contexts: how much mass β̂ predicted in each bin, to compare with what was taken."""
 
     def __init__(self) -> None:
         """Nothing seen yet."""
         self.predicted = torch.zeros(len(BIN_EDGES), dtype=torch.float64)
-        self.observed = torch.zeros_like(self.predicted)
         self.pairs = torch.zeros_like(self.predicted)
-        self.rows = 0.0
+        self.events = 0.0
 
-    def add(
-        self, log_probs: Tensor, events: Tensor, logged: Tensor, weight: Tensor, real: Tensor | None = None
-    ) -> None:
-        """Take in contexts (log β̂ over all actions, events) and their rows (log β̂ of the logged action, events).
-
-        `real` says where there is an action, if not everywhere.
-        """
-        cell = self._bin(log_probs.flatten())
+    def add(self, log_probs: Tensor, events: Tensor, real: Tensor | None = None) -> None:
+        """Take in contexts: log β̂ over all actions, events; `real` says where there is an action, if not everywhere."""
+        cell, bins = _bin(log_probs.flatten()), len(BIN_EDGES)
         count = events.double()[:, None].expand_as(log_probs)
         count = (count if real is None else count * real).flatten()
-        self.predicted.index_add_(0, cell, log_probs.flatten().double().exp() * count)
-        self.pairs.index_add_(0, cell, count)
-        self.observed.index_add_(0, self._bin(logged), weight.double())
-        self.rows += float(weight.sum())
+        self.predicted += torch.bincount(cell, log_probs.flatten().double().exp() * count, bins)
+        self.pairs += torch.bincount(cell, count, bins)
+        self.events += float(events.sum())
 
     def merge(self, other: Self) -> None:
         """Take in what another has seen."""
         self.predicted += other.predicted
-        self.observed += other.observed
         self.pairs += other.pairs
-        self.rows += other.rows
+        self.events += other.events
 
-    def finish(self) -> tuple[float, list[CalibrationBin]]:
-        """Expected calibration error (share of mass in the wrong bin) and the bins that hold anything."""
-        rows = max(self.rows, 1.0)
-        error = float((self.predicted - self.observed).abs().sum() / rows) / 2
+    def finish(self, logged: Tensor, weight: Tensor) -> tuple[float, list[CalibrationBin]]:
+        """Expected calibration error (share of mass in the wrong bin) and the bins that hold anything.
+
+        `logged` is log β̂ of the action that was taken in every row, whether or not its context was among those seen.
+        """
+        observed = torch.bincount(_bin(logged), weight.double(), len(BIN_EDGES))
+        rows = float(weight.sum())
+        scale = rows / max(self.events, 1e-300)
+        predicted, pairs = self.predicted * scale, self.pairs * scale
+        error = float((predicted - observed).abs().sum() / max(rows, 1.0)) / 2
         bins = [
-            CalibrationBin(low=float(edge), predicted=float(p) / rows, observed=float(o) / rows, pairs=float(n))
-            for edge, p, o, n in zip(BIN_EDGES, self.predicted, self.observed, self.pairs, strict=True)
+            CalibrationBin(
+                low=float(edge), predicted=float(p) / max(rows, 1.0), observed=float(o) / max(rows, 1.0), pairs=float(n)
+            )
+            for edge, p, o, n in zip(BIN_EDGES, predicted, observed, pairs, strict=True)
             if n > 0
         ]
         return error, bins
 
-    @staticmethod
-    def _bin(log_prob: Tensor) -> Tensor:
-        return (torch.searchsorted(BIN_EDGES, log_prob.double().contiguous(), right=True) - 1).clamp(min=0)
+
+def _bin(log_prob: Tensor) -> Tensor:
+    """The last edge at or below each; edges are half a unit apart, so doubling and rounding down is exact."""
+    return (2 * log_prob).floor_().add_(len(BIN_EDGES)).clamp_(0, len(BIN_EDGES) - 1).long()
 
 
 def measure(policy: Policy, held_out: LoggedData, training: LoggedData, *, all_actions: bool = True) -> Quality:
@@ -111,15 +115,15 @@ def _error_of_mean(values: Tensor, mean: float, log: LoggedData) -> float:
 
 
 def _calibration(policy: Policy, log: LoggedData, logged: Tensor) -> tuple[float, list[CalibrationBin]]:
-    events = tensor(log.context_weight)
+    some = some_contexts(log, CALIBRATION_NUMBERS, 0, "calibration")
+    part = log if some is None else log.take(np.isin(log.context_index, some))
+    events = tensor(part.context_weight)
 
     def of_batch(batch: LogBatch) -> CalibrationSums:
         sums = CalibrationSums()
-        weight = event_weights(log, torch.from_numpy(batch.rows))
-        contexts = log.contexts.take(batch.contexts)
-        log_probs = choice_log_probs(policy, contexts)
+        contexts = part.contexts.take(batch.contexts)
         real = None if contexts.candidates is None else torch.from_numpy(contexts.candidates.padded() >= 0)
-        sums.add(log_probs, events[batch.contexts], logged[batch.rows], weight, real)
+        sums.add(choice_log_probs(policy, contexts), events[batch.contexts], real)
         return sums
 
-    return map_merge(of_batch, log.batches()).finish()
+    return map_merge(of_batch, part.batches()).finish(logged, event_weights(log, torch.arange(log.n_rows)))

@@ -272,8 +272,7 @@ def _outcomes(evaluation: Evaluation) -> dict[str, Any] | None:
 def _segments(evaluation: Evaluation) -> list[dict[str, Any]]:
     """The candidates by segment, column by column; nothing where no breakdown was asked for."""
     parts = []
-    for column in dict.fromkeys(one.column for one in evaluation.segments):
-        of = [one for one in evaluation.segments if one.column == column]
+    for title, of in evaluation.breakdowns().items():
         shown = of[:MOST_SEGMENTS]
         places = _places(shown)
         strip = Strip.over([v for s in shown for v in (s.difference, s.difference_low, s.difference_high)], 0.0, 220)
@@ -283,7 +282,7 @@ def _segments(evaluation: Evaluation) -> list[dict[str, Any]]:
             | {"p": "refused" if one.refused else _p_value(one.adjusted_p_value)}
             for one in shown
         ]
-        about = {"column": label(column, 60), "level": percent(evaluation.level), "more": len(of) - len(shown)}
+        about = {"column": label(title, 120), "level": percent(evaluation.level), "more": len(of) - len(shown)}
         parts.append(about | {"rows": rows, "scale": strip.scale()})
     return parts
 

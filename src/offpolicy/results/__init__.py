@@ -42,7 +42,7 @@ from offpolicy.results.schema import (
     Verdict,
     Weights,
 )
-from offpolicy.results.tables import Table, headlines, table_of
+from offpolicy.results.tables import Table, headlines, spreadsheet_safe, table_of
 
 __all__ = [
     "LOGGING",
@@ -85,6 +85,7 @@ __all__ = [
     "parse_results",
     "read_results",
     "sensitivity_chart",
+    "spreadsheet_safe",
     "table_of",
     "values_chart",
     "weights_chart",

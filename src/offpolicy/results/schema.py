@@ -208,8 +208,10 @@ class Comparison(Part):
 
 
 class Segment(Part):
-    """A policy in one segment of the log; intervals hold for all segments and candidates at once."""
+    """A policy in one segment of the log; intervals hold for all segments, candidates and rewards at once."""
 
+    reward: str = ""
+    """Which reward the values are of; empty in results of one reward that did not name it."""
     column: str
     segment: str
     policy: str
@@ -223,7 +225,7 @@ class Segment(Part):
     difference_low: Finite
     difference_high: Finite
     adjusted_p_value: Number = None
-    """Two-sided, for no difference, after Holm's correction over all segments and candidates."""
+    """Two-sided, for no difference, after Holm's correction over all segments, candidates and rewards."""
     refused: bool = False
     """Whether the verdict on the segment's rows is not "answerable"; then there is no p-value."""
 
@@ -374,6 +376,14 @@ class Evaluation(Part):
     def candidates(self) -> dict[str, PolicyResult]:
         """The policies that are not mere references."""
         return {name: policy for name, policy in self.policies.items() if not policy.reference}
+
+    def breakdowns(self) -> dict[str, list[Segment]]:
+        """The segments by column, and by reward where there are several; the keys are titles."""
+        several = len({one.reward for one in self.segments}) > 1
+        parts: dict[str, list[Segment]] = {}
+        for one in self.segments:
+            parts.setdefault(f"{one.column}, {one.reward}" if several else one.column, []).append(one)
+        return parts
 
     def against(self, reference: str = LOGGING) -> dict[str, Comparison]:
         """Each candidate's comparison with a reference."""

@@ -5,9 +5,10 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -15,8 +16,11 @@ from offpolicy.drawing import label, plain
 from offpolicy.errors import MissingExtraError, ParameterError
 from offpolicy.results.schema import LOGGING, Evaluation, PolicyResult
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What makes a spreadsheet run a text as a formula."""
+if TYPE_CHECKING:
+    import polars as pl
+
+FORMULA, NUMBER = r"^ *[=+\-@\t\r]", r"^[+\-]?[0-9]+(\.[0-9]+)?([eE][+\-]?[0-9]+)?$"
+"""Text that a spreadsheet would run as a formula, unless it is a number."""
 VALUES = (
     *("reward", "by", "segment", "policy", "role", "rows", "value", "low", "high", "logging"),
     *("difference", "difference_low", "difference_high", "relative", "chance_better", "p_value", "finding"),
@@ -111,7 +115,13 @@ def _values(evaluation: Evaluation) -> Table:
             own = {"reward": outcome.reward, "role": role, "relative": outcome.relative, "finding": outcome.finding}
             rows.append({name: getattr(outcome, name) for name in same} | own | {"p_value": outcome.adjusted_p_value})
     for part in evaluation.segments:
-        own = {"reward": reward, "by": part.column, "segment": part.segment, "role": "candidate", "rows": part.rows}
+        own = {
+            "reward": part.reward or reward,
+            "by": part.column,
+            "segment": part.segment,
+            "role": "candidate",
+            "rows": part.rows,
+        }
         own |= {"p_value": part.adjusted_p_value, "finding": "refused" if part.refused else None}
         rows.append({name: getattr(part, name) for name in same} | own)
     return Table.of(rows, VALUES)
@@ -179,9 +189,26 @@ def text_of(value: Any) -> str:
 
 
 def _safe(cell: Any) -> Any:
-    text = isinstance(cell, str) and cell.lstrip(" ").startswith(FORMULA)
-    shown = cell.replace("\r", " ") if isinstance(cell, str) else cell
-    return f"'{shown}" if text else "" if cell is None else shown
+    """A cell for CSV: a text that a spreadsheet would run gets an apostrophe before it."""
+    if not isinstance(cell, str):
+        return "" if cell is None else cell
+    runs = re.search(FORMULA, cell) and not re.search(NUMBER, cell)
+    return ("'" if runs else "") + cell.replace("\r", " ")
+
+
+def spreadsheet_safe(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """The same for the texts of a frame."""
+    import polars as pl
+
+    texts = [name for name, dtype in frame.schema.items() if dtype in (pl.String, pl.Categorical, pl.Enum)]
+    cells = {name: pl.col(name).cast(pl.String) for name in texts}
+    return frame.with_columns(
+        pl.when(cell.str.contains(FORMULA) & ~cell.str.contains(NUMBER))
+        .then("'" + cell.str.replace_all("\r", " ", literal=True))
+        .otherwise(cell.str.replace_all("\r", " ", literal=True))
+        .alias(name)
+        for name, cell in cells.items()
+    )
 
 
 def _escaped(text: str) -> str:

@@ -30,6 +30,8 @@ LARGEST_HESSIANS = 1 << 25
 """Numbers in the Hessians of all actions, (actions, d + 1, d + 1); larger models are fitted by minibatches."""
 AT_ONCE = 1 << 22
 """Numbers of features that are gathered at once."""
+FEW_ROWS, LEAST_RIDGE = 2, 0.1
+"""An action with at most 1/FEW_ROWS times as many rows as features is solved in the space of its rows."""
 ROWS_TO_CHOOSE = 60_000
 """The ridge is chosen on no more rows than about this many."""
 
@@ -191,9 +193,7 @@ def _newton(x: Tensor, reward: Tensor, events: Tensor, offset: Tensor, ridge: fl
     for _ in range(STEPS):
         prob = scores.sigmoid()
         gradient = (x.transpose(1, 2) @ (events * (reward - prob))[:, :, None])[:, :, 0] - ridge * theta
-        curvature = x.transpose(1, 2) @ (x * (events * prob * (1 - prob))[:, :, None])
-        curvature.diagonal(dim1=1, dim2=2).add_(ridge)
-        step = torch.linalg.solve(curvature, gradient)
+        step = _solved(x, events * prob * (1 - prob), ridge, gradient)
         for _ in range(HALVINGS):
             scores, moved = scores_and_value(theta + step)
             worse = moved < value
@@ -204,6 +204,21 @@ def _newton(x: Tensor, reward: Tensor, events: Tensor, offset: Tensor, ridge: fl
         if float(step.abs().max()) < TOLERANCE:
             break
     return theta
+
+
+def _solved(x: Tensor, weight: Tensor, ridge: float, gradient: Tensor) -> Tensor:
+    """(κI + XᵀDX)⁻¹g of each action; where it has few rows by way of the smaller matrix κI + √D·XXᵀ·√D."""
+    rows, width = x.shape[1:]
+    if FEW_ROWS * rows > width or ridge < LEAST_RIDGE:
+        curvature = x.transpose(1, 2) @ (x * weight[:, :, None])
+        curvature.diagonal(dim1=1, dim2=2).add_(ridge)
+        return torch.linalg.solve(curvature, gradient)
+    half = x * weight.sqrt()[:, :, None]  # (actions, rows, d + 1)
+    gram = half @ half.transpose(1, 2)
+    gram.diagonal(dim1=1, dim2=2).add_(ridge)
+    inner = torch.linalg.solve(gram, (half @ gradient[:, :, None])[:, :, 0])
+    solved: Tensor = (gradient - (half.transpose(1, 2) @ inner[:, :, None])[:, :, 0]) / ridge
+    return solved
 
 
 @dataclass(frozen=True)
