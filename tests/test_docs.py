@@ -62,20 +62,14 @@ def same(shown: str, said: str) -> bool:
 
 
 def missing_lines(shown: str, said: str) -> list[str]:
-    """The paragraphs and table rows of a block that were not printed, wherever lines were broken; `...` stands for any."""
+    """The lines of a block that were not printed, however the output was broken into lines; `...` stands for any."""
     printed = words(said)
-    starts: dict[str, list[int]] = {}
-    for place, word in enumerate(printed):
-        starts.setdefault(word, []).append(place)
     lost = []
     for line in shown.splitlines():
-        wanted = words(line)
-        if not wanted or wanted == ["..."]:
-            continue
-        places = starts.get(wanted[0], [])
-        if not any(
-            all(map(same, wanted, printed[p : p + len(wanted)])) for p in places if p + len(wanted) <= len(printed)
-        ):
+        wanted = words(line) or ["..."]
+        starts = [place for place, word in enumerate(printed) if word == wanted[0]]
+        agrees = (all(map(same, wanted, [*printed[p : p + len(wanted)], ""])) for p in starts)
+        if wanted != ["..."] and not any(agrees):
             lost.append(line)
     return lost
 
