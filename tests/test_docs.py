@@ -1,5 +1,10 @@
-"""Every code block of README and docs runs, page by page, in a folder with small files like those the pages name."""
+"""Every code block of README and docs runs, page by page, in a folder with small files like those the pages name.
 
+A ```text block under `<!-- printed -->` is also compared with what the page's blocks have printed so far.
+"""
+
+import contextlib
+import io
 import re
 import shlex
 import tomllib
@@ -18,7 +23,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUNS = {"python", "console"}
 """Languages whose blocks run; ```toml is a file named in its first line, ```text is for the eye alone."""
 
-FENCE = re.compile(r"^```(?P<language>\S*)[^\n]*\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"(?P<printed>^<!-- printed -->\n)?^```(?P<language>\S*)[^\n]*\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 
 
 class Block(NamedTuple):
@@ -27,13 +34,44 @@ class Block(NamedTuple):
     language: str
     code: str
     line: int
+    printed: bool = False
 
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(found["language"], found["code"], text[: found.start()].count("\n") + 1) for found in FENCE.finditer(text)
+        Block(found["language"], found["code"], text[: found.start("language")].count("\n") + 1, bool(found["printed"]))
+        for found in FENCE.finditer(text)
     ]
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, without the lines that are drawn around tables."""
+    return re.sub(r"[\u2500-\u257f]", " ", text).split()
+
+
+def same(shown: str, said: str) -> bool:
+    """Whether two words agree; numbers may differ by 3 %, as they do between machines."""
+    if shown == said:
+        return True
+    try:
+        one, other = float(shown), float(said)
+    except ValueError:
+        return False
+    return abs(one - other) <= max(0.03 * abs(other), 0.0005)
+
+
+def missing_lines(shown: str, said: str) -> list[str]:
+    """The lines of a block that were not printed, however the output was broken into lines; `...` stands for any."""
+    printed = words(said)
+    lost = []
+    for line in shown.splitlines():
+        wanted = words(line) or ["..."]
+        starts = [place for place, word in enumerate(printed) if word == wanted[0]]
+        agrees = (all(map(same, wanted, [*printed[p : p + len(wanted)], ""])) for p in starts)
+        if wanted != ["..."] and not any(agrees):
+            lost.append(line)
+    return lost
 
 
 def some_rows(rows: int = 400) -> pl.DataFrame:
@@ -129,16 +167,28 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
+    said = io.StringIO()
     for block in blocks(page):
         if block.language == "toml":
             tomllib.loads(block.code)
             (tmp_path / block.code.splitlines()[0].removeprefix("# ")).write_text(block.code, encoding="utf-8")
         if block.language == "console":
-            for words in commands(block):
-                found = run(*words)
-                assert found.code == 0, f"{page.name}, line {block.line}: offpolicy {' '.join(words)}\n{found.err}"
+            for command in commands(block):
+                found = run(*command)
+                assert found.code == 0, f"{page.name}, line {block.line}: offpolicy {' '.join(command)}\n{found.err}"
+                said.write(found.out)
         if block.language == "python":
-            exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
+            with contextlib.redirect_stdout(said):
+                exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
+        if block.printed:
+            lost = missing_lines(block.code, said.getvalue())
+            assert not lost, f"{page.name}, line {block.line}: not printed: {lost}\n{said.getvalue()}"
+
+
+def test_a_line_that_was_not_printed_is_found() -> None:
+    said = "┃ policy  ┃ value ┃\n│ uniform │ 0.161 │\nRely on the\nestimate."
+    assert missing_lines("policy value\nuniform 0.160\n...\nRely on the estimate.", said) == []
+    assert missing_lines("uniform  0.151\nRely on the values.", said) == ["uniform  0.151", "Rely on the values."]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

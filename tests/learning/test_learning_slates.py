@@ -13,8 +13,11 @@ from offpolicy.models.epochs import ContextBatches
 from slate_worlds import SlateWorld
 
 
-def direct(world: SlateWorld, log: LoggedData, scorer: Any, kind: str) -> Any:
-    """The mean over rows of the weighted rewards, written out request by request."""
+def direct(world: SlateWorld, log: LoggedData, scorer: Any, kind: str, top_k: int = 1) -> Any:
+    """The mean over rows of the weighted rewards, written out request by request.
+
+    With a top-K correction it is the mean of r·(ratio of "among K draws" to β), 1 − (1 − π)^K in the place of π.
+    """
     weights, bias = scorer.actions()
     scores = (scorer.states(log.contexts) @ weights.T + bias)[log.context_index.astype(np.int64)]
     x = torch.from_numpy(np.array(log.contexts["x"].values)).to(scores.dtype)  # type: ignore[union-attr]
@@ -27,17 +30,18 @@ def direct(world: SlateWorld, log: LoggedData, scorer: Any, kind: str) -> Any:
         for row in range(start, start + length):
             left = [a for a in range(log.n_actions) if a not in log.action[start:row]]
             own = left.index(int(log.action[row]))
-            ratio = torch.exp(scores[row, left].log_softmax(0)[own] - logging[row, left].log_softmax(0)[own])
+            chance = 1 - (1 - scores[row, left].softmax(0)[own]) ** top_k
+            ratio = chance / logging[row, left].softmax(0)[own]
             product = product * ratio if kind == "rips" else ratio
             total = total + product * float(log.reward[row])
     return total / log.n_rows
 
 
-@pytest.mark.parametrize("kind", ["rips", "iips"])
-def test_the_gradient_is_that_of_the_value_along_the_request(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "top_k"), [("rips", 1), ("iips", 1), ("iips", 3)])
+def test_the_gradient_is_that_of_the_value_along_the_request(kind: str, top_k: int) -> None:
     world = SlateWorld.make("cascade", 2, n_actions=5, length=3, d=2)
     log = world.log(30, 0)
-    trainer = prepare_training(log, kind, logging_policy=world.logging, epochs=1, initial_spread=0.3)
+    trainer = prepare_training(log, kind, logging_policy=world.logging, epochs=1, initial_spread=0.3, top_k=top_k)
     scorer: Any = trainer.scorer
     scorer.double()
     objective = trainer._objective(0)
@@ -52,7 +56,7 @@ def test_the_gradient_is_that_of_the_value_along_the_request(kind: str) -> None:
         value: Any = objective.of(scorer, batch)
         value.backward()
     ours = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
-    theirs = torch.autograd.grad(direct(world, log, scorer, kind), parameters, allow_unused=True)
+    theirs = torch.autograd.grad(direct(world, log, scorer, kind, top_k), parameters, allow_unused=True)
     assert max(float(g.abs().max()) for g in theirs if g is not None) > 1e-3
     for own, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own, torch.zeros_like(own) if other is None else other, rtol=1e-4, atol=1e-6)

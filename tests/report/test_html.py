@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from offpolicy.drawing import Axis, Strip, numbers, round_ticks
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.report.html import render_report, write_report
+from offpolicy.results import USER_MODELS
 from report_results import HOSTILE, policy, results
 
 MINIMAL = {"format": "offpolicy-results", "version": 2, "kind": "evaluate"}
@@ -89,6 +90,20 @@ def test_every_section_shows_its_numbers() -> None:
     assert "not in the results" not in page
     assert page.count('class="chart"') == 3 * 3 + 3 + 2
     assert page.count("data-tip=") > 200
+
+
+def test_a_page_about_slates_says_what_each_number_assumes_of_users() -> None:
+    plain = results()
+    for one in plain["evaluation"]["policies"].values():
+        one["assumes"] = "cascade"
+        for estimate, users in zip(one["estimates"], ("any", "cascade", "independent", "additive", ""), strict=True):
+            estimate["assumes"] = users
+    page = render_report(plain)
+    assert "per position of a slate" in page
+    assert "The estimate assumes users go from top to bottom: what stands below changes nothing above." in page
+    rows = {users: f"<small>assumes {words}</small>" for users, words in USER_MODELS.items()}
+    assert {users: page.count(row) for users, row in rows.items()} == dict.fromkeys(USER_MODELS, 3)
+    assert "assumes" not in render_report(results())
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def _show_slates(evaluation: "Evaluation") -> None:
     assumed = next((one.assumes for one in evaluation.policies.values() if one.assumes), "")
     if not assumed:
         return
-    from offpolicy.estimators import USER_MODELS
+    from offpolicy.results import USER_MODELS
 
     lines("Slates", [f"Values are means over positions; they assume {USER_MODELS[assumed]} ({assumed})."])
     rows: list[Sequence[Any]] = []

@@ -17,7 +17,6 @@ from offpolicy.estimators.official import OFFICIAL, OfficialProfile
 from offpolicy.estimators.registry import (
     ESTIMATORS,
     INPUTS,
-    USER_MODELS,
     Estimator,
     Hyper,
     HyperParameter,
@@ -32,7 +31,6 @@ __all__ = [
     "LOG_LIMIT",
     "OFFICIAL",
     "SPREAD_LIMIT",
-    "USER_MODELS",
     "Estimator",
     "Hyper",
     "HyperParameter",

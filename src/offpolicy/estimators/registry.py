@@ -82,15 +82,6 @@ REFERENCES: Mapping[str, str] = {
 }
 
 
-USER_MODELS: Mapping[str, str] = {
-    "any": "nothing about users: any action of a slate may change the reward of any other",
-    "cascade": "users go from top to bottom: what stands below changes nothing above",
-    "independent": "users look at each position by itself: no action changes the reward of another",
-    "additive": "the total reward of a slate is a sum of effects of its positions",
-}
-"""What an estimator of slates may assume of users."""
-
-
 @dataclass(frozen=True)
 class HyperParameter:
     """One keyword-only parameter of a weight function; `allowed` is None for an on/off switch."""
@@ -129,7 +120,7 @@ class Estimator:
     signed: bool = False
     """Whether weights may be negative."""
     assumes: str = ""
-    """For slates, the user model under which it is right: a key of `USER_MODELS`."""
+    """For slates, the user model under which it is right: a key of `offpolicy.results.USER_MODELS`."""
     aliases: tuple[str, ...] = ()
 
     @cached_property

@@ -7,6 +7,7 @@ from offpolicy.drawing import UNKNOWN, Strip, chance, decimals, factor, fixed, l
 from offpolicy.report.cards import columns, fact, facts, run_card
 from offpolicy.report.verdict import BADGE, TONE, by_certainty, flip_sentence, headline, unbroken, value_places
 from offpolicy.results import (
+    USER_MODELS,
     Chart,
     Estimate,
     Evaluation,
@@ -107,8 +108,14 @@ def _overview(evaluation: Evaluation) -> dict[str, Any]:
         "value": fixed(logging.value, places),
         "ends": _ends(ends[0], ends[1], places),
     }
-    reward = label(evaluation.reward, 60) or "reward"
-    return {"rows": rows, "today": today, "scale": strip.scale(), "level": percent(evaluation.level), "reward": reward}
+    return {
+        "rows": rows,
+        "today": today,
+        "scale": strip.scale(),
+        "level": percent(evaluation.level),
+        "reward": label(evaluation.reward, 60) or "reward",
+        "assumes": _assumption(next((one.assumes for _, one in ordered if one.assumes), "")),
+    }
 
 
 def _overview_row(name: str, policy: PolicyResult, strip: Strip, places: int) -> dict[str, Any]:
@@ -192,6 +199,11 @@ def _policy(
     }
 
 
+def _assumption(users: str) -> str:
+    """For slates, what a number takes for granted of users, in words; empty for single actions."""
+    return f"assumes {label(USER_MODELS.get(users, users), 200)}" if users else ""
+
+
 def _estimators(policy: PolicyResult, logging_value: float | None, places: int) -> dict[str, Any] | None:
     varied = [
         Estimate(name=NAMES.get(name, name), value=policy.value, intervals={name: ends}, note=ends.note)
@@ -215,6 +227,7 @@ def _estimators(policy: PolicyResult, logging_value: float | None, places: int) 
                 "ends": _ends(low, high, places),
                 "mean_weight": fixed(estimate.mean_weight, 2),
                 "note": label(estimate.note, 300),
+                "assumes": _assumption(estimate.assumes),
             }
         )
     settings = [

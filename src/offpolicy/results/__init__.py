@@ -13,6 +13,7 @@ from offpolicy.results.figures import (
 from offpolicy.results.file import RESULTS, parse_results, read_results, write_results
 from offpolicy.results.schema import (
     LOGGING,
+    USER_MODELS,
     Answer,
     CalibrationBin,
     Candidate,
@@ -47,6 +48,7 @@ from offpolicy.results.tables import Table, headlines, spreadsheet_safe, table_o
 __all__ = [
     "LOGGING",
     "RESULTS",
+    "USER_MODELS",
     "Answer",
     "CalibrationBin",
     "Candidate",

@@ -4,6 +4,7 @@ Every value, interval and difference is on the user's own scale of rewards.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
@@ -12,6 +13,13 @@ FORMAT: Literal["offpolicy-results"] = "offpolicy-results"
 VERSION: Literal[2] = 2
 LOGGING = "logging"
 """What comparisons call the policy that made the log."""
+USER_MODELS: Mapping[str, str] = {
+    "any": "nothing about users: any action of a slate may change the reward of any other",
+    "cascade": "users go from top to bottom: what stands below changes nothing above",
+    "independent": "users look at each position by itself: no action changes the reward of another",
+    "additive": "the total reward of a slate is a sum of effects of its positions",
+}
+"""What an estimator of slates may assume of users."""
 LARGEST = 1e100
 """Numbers beyond this count as unknown, so that no arithmetic of a chart overflows."""
 
