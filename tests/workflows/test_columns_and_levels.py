@@ -10,8 +10,7 @@ from offpolicy.artifacts import load_policy
 from offpolicy.drawing import chance
 from offpolicy.log import read_log
 from offpolicy.report.html import render_report
-from offpolicy.report.verdict import by_certainty
-from offpolicy.results import parse_results
+from offpolicy.results import by_certainty, parse_results
 from offpolicy.workflows.holdout import Holdout
 from report_results import comparison, policy, results
 from small_log import a_frame, run

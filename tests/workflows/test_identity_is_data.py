@@ -94,7 +94,7 @@ def test_the_printed_the_json_and_the_reported_numbers_agree(tmp_path: Path) -> 
     half = min(one["interval"]["high"] - one["interval"]["low"] for one in found["evaluation"]["policies"].values()) / 2
     logging = found["evaluation"]["logging"]
     places = decimals(min(half, (logging["interval"]["high"] - logging["interval"]["low"]) / 2))
-    assert f"Estimated value {better['value']:.{places}f} per decision" in html
+    assert f"of {better['value']:.{places}f} per decision" in html
     assert f"against {logging['value']:.{places}f} for the logging policy" in html
     assert f"{100 * comparison['relative']:.0f} %" in html
     assert json.loads((tmp_path / "run" / "results.json").read_text())["evaluation"] == found["evaluation"]

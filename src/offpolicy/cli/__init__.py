@@ -14,7 +14,9 @@ from offpolicy.cli import (
     collect,
     convert,
     demo,
+    doctor,
     evaluate,
+    explain,
     export,
     inspect,
     learn,
@@ -35,11 +37,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("inspect")(inspect.inspect)
+app.command("doctor")(doctor.doctor)
 app.command("learn")(learn.learn)
 app.command("evaluate")(evaluate.evaluate)
 app.command("tune")(tune.tune)
 app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
+app.command("explain")(explain.explain)
 app.command("export")(export.export)
 app.command("convert")(convert.convert)
 app.command("serve")(serve.serve)

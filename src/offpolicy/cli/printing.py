@@ -46,6 +46,11 @@ def lines(title: str, sentences: Iterable[str]) -> None:
         console.print(f"  {one}", markup=False, highlight=False)
 
 
+def styled(text: str, style: str) -> None:
+    """One line that stands out."""
+    _console().print(f"\n{text}", style=style, markup=False, highlight=False)
+
+
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; numbers to four significant digits."""
     from rich.table import Table

@@ -5,8 +5,9 @@ from typing import Any
 
 from offpolicy.drawing import UNKNOWN, Strip, chance, decimals, factor, fixed, label, moment, percent, plain
 from offpolicy.report.cards import columns, fact, facts, run_card
-from offpolicy.report.verdict import BADGE, TONE, by_certainty, flip_sentence, headline, unbroken, value_places
 from offpolicy.results import (
+    BADGE,
+    TONE,
     USER_MODELS,
     Chart,
     Estimate,
@@ -19,10 +20,15 @@ from offpolicy.results import (
     TwoPartInterval,
     Weights,
     balance_chart,
+    by_certainty,
     calibration_chart,
+    explain,
+    flip_sentence,
     frequency_charts,
     learning_charts,
     sensitivity_chart,
+    unbroken,
+    value_places,
     weights_chart,
 )
 
@@ -61,7 +67,7 @@ def sections(results: Results) -> dict[str, Any]:
         "source": label(results.log.get("source") or ""),
         "started": moment(results.run.started) if results.run.started else "",
         "size": _size(results.log),
-        "headline": headline(evaluation) if evaluation else None,
+        "headline": explain(evaluation) if evaluation else None,
         "overview": _overview(evaluation) if evaluation and evaluation.policies else None,
         "policies": _policies(evaluation, results.weights) if evaluation else [],
         "unshown": max(0, len(evaluation.policies) - MOST_POLICIES) if evaluation else 0,

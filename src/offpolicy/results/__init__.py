@@ -1,5 +1,15 @@
 """Typed results, without torch: one schema for the API, the results file and the report."""
 
+from offpolicy.results.explain import (
+    BADGE,
+    TONE,
+    Explanation,
+    by_certainty,
+    explain,
+    flip_sentence,
+    unbroken,
+    value_places,
+)
 from offpolicy.results.figures import (
     Chart,
     balance_chart,
@@ -46,8 +56,10 @@ from offpolicy.results.schema import (
 from offpolicy.results.tables import Table, headlines, spreadsheet_safe, table_of
 
 __all__ = [
+    "BADGE",
     "LOGGING",
     "RESULTS",
+    "TONE",
     "USER_MODELS",
     "Answer",
     "CalibrationBin",
@@ -60,6 +72,7 @@ __all__ = [
     "Decision",
     "Estimate",
     "Evaluation",
+    "Explanation",
     "Finding",
     "Frequency",
     "Interval",
@@ -80,7 +93,10 @@ __all__ = [
     "Verdict",
     "Weights",
     "balance_chart",
+    "by_certainty",
     "calibration_chart",
+    "explain",
+    "flip_sentence",
     "frequency_charts",
     "headlines",
     "learning_charts",
@@ -89,6 +105,8 @@ __all__ = [
     "sensitivity_chart",
     "spreadsheet_safe",
     "table_of",
+    "unbroken",
+    "value_places",
     "values_chart",
     "weights_chart",
     "write_results",

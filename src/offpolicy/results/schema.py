@@ -376,6 +376,12 @@ class Evaluation(Part):
 
         return plotted(self, what, policy or self.best)
 
+    def explain(self, policy: str | None = None) -> Any:
+        """The finding on the best candidate, or on a named policy, in plain sentences; `print` shows them."""
+        from offpolicy.results.explain import explain
+
+        return explain(self, policy)
+
     def __getitem__(self, name: str) -> PolicyResult:
         """The result of one policy."""
         return self.policies[name]

@@ -212,7 +212,8 @@ def _solved(x: Tensor, weight: Tensor, ridge: float, gradient: Tensor) -> Tensor
     if FEW_ROWS * rows > width or ridge < LEAST_RIDGE:
         curvature = x.transpose(1, 2) @ (x * weight[:, :, None])
         curvature.diagonal(dim1=1, dim2=2).add_(ridge)
-        return torch.linalg.solve(curvature, gradient)
+        direct: Tensor = torch.linalg.solve(curvature, gradient)
+        return direct
     half = x * weight.sqrt()[:, :, None]  # (actions, rows, d + 1)
     gram = half @ half.transpose(1, 2)
     gram.diagonal(dim1=1, dim2=2).add_(ridge)

@@ -2,6 +2,7 @@
 
 from offpolicy.workflows.convert import run_convert
 from offpolicy.workflows.demo import SHOWN, DemoResult, Propensities, run_demo
+from offpolicy.workflows.doctor import run_doctor
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
@@ -20,6 +21,7 @@ __all__ = [
     "check_output_file",
     "run_convert",
     "run_demo",
+    "run_doctor",
     "run_evaluate",
     "run_export",
     "run_inspect",

@@ -33,7 +33,7 @@ DAMAGED = 0.05
 
 def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
     """Facts, signs of trouble, a quick β̂ and (where propensities are recorded) their audit; plain values."""
-    spec, read, needed = _read(spec)
+    spec, read, needed = read_with_fixes(spec)
     log, _, dropped = without_duplicates(spec, read)
     quick, looked_at = _quick(log, seed)
     found: dict[str, Any] = {
@@ -41,14 +41,14 @@ def run_inspect(spec: LogSpec, seed: int = 0) -> dict[str, Any]:
         "inferred": [*spec.notes, *dropped, *kind_notes(spec, log)],
         "problems": [one.typed() for one in needed],
         "options": [one.fix.typed for one in needed if one.fix is not None],
-        "facts": _facts(log),
+        "facts": facts_of(log),
         "logging_model": _quick_fit(quick, seed),
         "audit": None if log.logging_prob is None else audit(quick, seed=seed).to_json(),
     }
     return dict(jsonable(found | {"quick_rows": quick.n_rows, "looked_at": looked_at, "advice": _advice(log, found)}))
 
 
-def _read(spec: LogSpec) -> tuple[LogSpec, Reading, tuple[LogError, ...]]:
+def read_with_fixes(spec: LogSpec) -> tuple[LogSpec, Reading, tuple[LogError, ...]]:
     """The log; where options would fix all that is wrong with it, they are taken for this look, and returned."""
     resolved = resolve(spec)
     table = resolved.table
@@ -72,7 +72,8 @@ def _quick(log: LoggedData, seed: int) -> tuple[LoggedData, str]:
     return quick, said
 
 
-def _facts(log: LoggedData) -> dict[str, Any]:
+def facts_of(log: LoggedData) -> dict[str, Any]:
+    """Counts of contexts, actions and copies, without any fit."""
     per_context = np.bincount(log.context_index, minlength=log.n_contexts)
     never = np.flatnonzero(log.action_count == 0)
     return {
@@ -117,28 +118,8 @@ def _certain(certain: npt.NDArray[np.bool_], log: LoggedData) -> float:
 
 
 def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
-    facts, model = found["facts"], found["logging_model"]
-    said = []
-    if not facts["reward_varies"]:
-        said.append("Every reward is the same: nothing can be learned. Check that the reward column is the right one.")
-    if facts["duplicates"]:
-        said.append(_on_duplicates(log, facts["duplicates"]))
-    single = facts["contexts_shown_one_action"]
-    if (single is not None and single > DETERMINISTIC) or model["certain_rows"] > DETERMINISTIC:
-        said.append(
-            "The logger looks deterministic: contexts are shown one action only. Without any exploration the log "
-            "cannot tell what other actions are worth."
-        )
-    if facts["never_logged"]:
-        said.append(
-            f"{int((log.action_count == 0).sum())} actions were never logged: no estimate covers them. Leave "
-            "them out, or explore them."
-        )
-    if facts["rare_actions"] > 0.2 * log.n_actions:
-        said.append(
-            f"{facts['rare_actions']} of {log.n_actions} actions have fewer than {RARE} rows: their logging "
-            "probabilities are uncertain. Methods that weigh by uncertainty, such as uips, are made for this."
-        )
+    model = found["logging_model"]
+    said = advice_before_fitting(log, found["facts"], model["certain_rows"])
     if abs(model["mean_weight"] - 1) > 3 * model["mean_weight_error"] + DAMAGED:
         said.append(
             f"The estimated logging policy is off: weights that should average 1 average {model['mean_weight']:.2f} "
@@ -157,6 +138,32 @@ def _advice(log: LoggedData, found: Mapping[str, Any]) -> list[str]:
         said.append("Propensities are not recorded: they are estimated, and their error is part of every interval.")
     elif found["audit"] is not None:
         said.append(found["audit"]["advice"])
+    return said
+
+
+def advice_before_fitting(log: LoggedData, facts: Mapping[str, Any], certain_rows: float = 0.0) -> list[str]:
+    """What the facts about a log say already; `certain_rows` is the share of rows that β̂ calls certain, if fitted."""
+    said = []
+    if not facts["reward_varies"]:
+        said.append("Every reward is the same: nothing can be learned. Check that the reward column is the right one.")
+    if facts["duplicates"]:
+        said.append(_on_duplicates(log, facts["duplicates"]))
+    single = facts["contexts_shown_one_action"]
+    if (single is not None and single > DETERMINISTIC) or certain_rows > DETERMINISTIC:
+        said.append(
+            "The logger looks deterministic: contexts are shown one action only. Without any exploration the log "
+            "cannot tell what other actions are worth."
+        )
+    if facts["never_logged"]:
+        said.append(
+            f"{int((log.action_count == 0).sum())} actions were never logged: no estimate covers them. Leave "
+            "them out, or explore them."
+        )
+    if facts["rare_actions"] > 0.2 * log.n_actions:
+        said.append(
+            f"{facts['rare_actions']} of {log.n_actions} actions have fewer than {RARE} rows: their logging "
+            "probabilities are uncertain. Methods that weigh by uncertainty, such as uips, are made for this."
+        )
     return said
 
 
