@@ -120,11 +120,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def best_by_value(estimates: Mapping[str, AutoEstimate], level: float, prefer: str | None) -> tuple[str, float]:
+def best_by_value(
+    estimates: Mapping[str, AutoEstimate], level: float, prefer: str | None, logging: AutoEstimate | None = None
+) -> tuple[str, float]:
     """The candidate with the highest value, and its lower bound at a level at which the bounds of all hold at once.
 
     A lower bound prefers timid policies: it answers whether to ship, not which one. A candidate takes the place of the
-    preferred one only if its paired difference exceeds its standard error, so that noise does not decide.
+    preferred one only if its paired difference exceeds its standard error, so that noise does not decide; or if it is
+    estimated to be better and proven to be better than `logging`, which the preferred one is not.
     """
     joint = 1 - (1 - level) / max(len(estimates), 1)
     best = max(estimates, key=lambda name: estimates[name].value)
@@ -133,8 +136,16 @@ def best_by_value(estimates: Mapping[str, AutoEstimate], level: float, prefer: s
         gains = {name: one.value - start.value for name, one in estimates.items() if name != prefer}
         needed = {name: difference_width(estimates[name], start).half(ONE_ERROR) for name in gains}
         clear = [name for name, gain in gains.items() if gain > needed[name]]
+        if not clear and logging is not None:
+            proven = {name: _gain_low(one, logging, joint) > 0 for name, one in estimates.items()}
+            clear = [name for name, gain in gains.items() if gain > 0 and proven[name] and not proven[prefer]]
         best = max(clear, key=lambda name: gains[name], default=prefer)
     return best, max(estimates[best].value - estimates[best].width.half(joint), 0.0)
+
+
+def _gain_low(one: AutoEstimate, logging: AutoEstimate, level: float) -> float:
+    """The lower end of the interval of what a candidate gains over logging."""
+    return one.value - logging.value - difference_width(one, logging).half(level)
 
 
 def best_by_lower_bound(estimates: Mapping[str, AutoEstimate], level: float = 0.95) -> tuple[str, float]:

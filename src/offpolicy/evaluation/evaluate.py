@@ -343,7 +343,7 @@ class Evaluator:
         """The candidate that is best as the options say, and its lower bound in [0, 1]."""
         candidates = {name: self.estimates[name] for name in self.candidates}
         if self.options.best_by == "value":
-            return best_by_value(candidates, self.options.level, self.options.prefer)
+            return best_by_value(candidates, self.options.level, self.options.prefer, self.on_policy)
         return best_by_lower_bound(candidates, self.options.level)
 
     def _comparisons(self) -> list[Comparison]:

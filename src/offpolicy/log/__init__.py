@@ -33,7 +33,7 @@ from offpolicy.log.formats.vowpal_log import range_of_rewards, read_vowpal, to_c
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.instants import instant
-from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.logged_data import LoggedData, Unit
 from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
@@ -73,6 +73,7 @@ __all__ = [
     "RawColumns",
     "Reading",
     "Table",
+    "Unit",
     "Vocabulary",
     "VowpalLog",
     "blank_lines_at_end",

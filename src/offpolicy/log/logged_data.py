@@ -32,7 +32,7 @@ from offpolicy.log.rules import (
 )
 from offpolicy.log.slates import check_nested, check_slates, coded_positions, slate_contexts, slate_table
 
-Unit: TypeAlias = Literal["context", "cluster", "time"]
+Unit: TypeAlias = Literal["context", "cluster", "time", "row"]
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
 
 
@@ -323,7 +323,8 @@ class LoggedData:
         Groups are clusters when there are some and contexts otherwise, unless `by` says which. The side of a group is
         a function of its id (or the context's content) and the seed: appended, dropped or shuffled rows move no other.
         By cluster, a context that occurs in two clusters may occur on both sides: the cluster is the unit then. By
-        time, the parts follow each other, `fractions` count rows, and rows of one instant stay together.
+        time, the parts follow each other, `fractions` count rows, and rows of one instant stay together. By row is for
+        contexts that are ids: nothing is learned of an id that is on the other side as a whole.
         """
         return tuple(part for _, part in self.divide(fractions, by, seed))
 
@@ -350,12 +351,17 @@ class LoggedData:
 
         Rows that say the same are told apart by how many came before, else they would all share a fold.
         """
-        hashes = mixed(self.row_hashes) + occurrence(self.row_hashes)
-        return part_of_units(hashes, checked_folds(k), f"{self.lineage}row folds {seed}")
+        return part_of_units(self._row_identities, checked_folds(k), f"{self.lineage}row folds {seed}")
+
+    @property
+    def _row_identities(self) -> Hashes:
+        return mixed(self.row_hashes) + occurrence(self.row_hashes)
 
     def _parts(self, shares: Sequence[float], by: Unit | None, key: str) -> Rows:
         if by == "time":
             return part_in_time(self._unit(by), shares)
+        if by == "row":
+            return part_of_units(self._row_identities, shares, self.lineage + key)
         unit = self._unit(by)
         present = np.flatnonzero(np.bincount(unit))
         hashes = self.cluster_hashes
@@ -371,7 +377,7 @@ class LoggedData:
         contexts = self.context_index if self.candidates is None else self._feature_unit[self.context_index]
         units = {"context": contexts, "cluster": self.cluster, "time": self.timestamp}
         if by not in units:
-            raise ParameterError(f"by must be context, cluster or time, never the row, but it is {by!r}.")
+            raise ParameterError(f"by must be context, cluster, time or row, but it is {by!r}.")
         unit = units[by]
         if unit is None:
             column = "timestamp" if by == "time" else by
