@@ -106,6 +106,12 @@ class Problem:
     logging: float
 
 
+def name_of(number: int) -> str:
+    """What tables call a setting."""
+    setting = SETTINGS[number]
+    return setting if isinstance(setting, str) else setting.name
+
+
 @lru_cache(maxsize=1)
 def problem(number: int, seed: int) -> Problem:
     """One draw of a setting; the truth never reaches what learns."""
@@ -292,7 +298,7 @@ def run(kinds: list[str], numbers: list[int], seeds: int, out: Path) -> list[dic
                         found = job()
                     except OffPolicyError as error:
                         found = {"error": str(error)[:200]}
-                    row = {"setting": number, "seed": seed, "kind": kind, "job": name, **found}
+                    row = {"setting": number, "name": name_of(number), "seed": seed, "kind": kind, "job": name, **found}
                     row |= {"logging": problem(number, seed).logging, "seconds": round(time.perf_counter() - start, 2)}
                     rows.append(row)
                     with out.open("a") as file:
@@ -310,9 +316,10 @@ def _short_list(rows: list[dict[str, Any]], number: int) -> list[str]:
 def best_values(rows: list[dict[str, Any]], stored: Path) -> dict[str, dict[str, Any]]:
     """The best true value in hindsight of each log that was searched, kept in a file."""
     best: dict[str, dict[str, Any]] = json.loads(stored.read_text()) if stored.exists() else {}
+    searched = {(row["setting"], row["seed"]) for row in rows if row["kind"] == "grid"}
     for row in rows:
         key = f"{row['setting']}/{row['seed']}"
-        counts = row["kind"] in ("grid", "single") and "value" in row
+        counts = row["kind"] in ("grid", "single") and "value" in row and (row["setting"], row["seed"]) in searched
         if counts and row["value"] > best.get(key, {"value": -1})["value"]:
             best[key] = {"value": row["value"], "job": row["job"], "logging": row["logging"]}
     stored.parent.mkdir(parents=True, exist_ok=True)
