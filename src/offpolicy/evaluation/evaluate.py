@@ -150,7 +150,7 @@ class Evaluator:
     options: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
-        """Refuse a log whose rewards are all alike, and names that stand for two policies."""
+        """Refuse a log whose rewards are all alike, two policies of one name, and any that does not fit the log."""
         twice = next((name for name in self.references if name in self.candidates), None)
         if twice is not None:
             raise ParameterError(f"{twice!r} is both a policy and a reference. Give one of them another name.")
@@ -163,7 +163,7 @@ class Evaluator:
             )
         for column in self.options.by:
             segments_of(log, column)  # an unknown column is refused before any work
-        _ = self.other_logs
+        _ = self.other_logs, self.targets
         if self.options.action_groups is not None:
             action_groups(self.options.action_groups, log)
 

@@ -1,4 +1,4 @@
-"""Typing of values that arrive as text: integers, numbers, ids whose spelling matters, and written-out lists."""
+"""Typing of values that arrive as text: booleans, integers, numbers, ids whose spelling matters, written-out lists."""
 
 import polars as pl
 
@@ -9,11 +9,15 @@ MOSTLY = 0.5  # from this share of numbers on, a value that is no number is take
 
 
 def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) -> pl.Series:
-    """Integers where every value is a plainly written one; else numbers; else the text as it stands.
+    """Integers where every value is a plainly written one; else numbers or booleans; else the text as it stands.
 
     "007" is not plainly written, so a column that holds it keeps its spelling. A column of mostly numbers with
-    something else between them is an error unless it is declared categorical.
+    something else between them is an error unless it is declared categorical. True and false are booleans, as they are
+    in a Parquet file of the same log.
     """
+    flags = _flags(text)
+    if flags is not None:
+        return flags
     whole = text.cast(pl.Int64, strict=False)
     if (whole.cast(pl.String).eq_missing(text)).all():
         return whole
@@ -25,6 +29,15 @@ def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) 
         check_not_mixed(column, text, odd, origin)
         return text
     return text if _has_spelled_ids(text) else number
+
+
+def _flags(text: pl.Series) -> pl.Series | None:
+    """Booleans where every value is true or false, however capitalised; None elsewhere."""
+    first = text.drop_nulls().head(1).to_list()
+    if not first or first[0].lower() not in ("true", "false"):
+        return None
+    lower = text.str.to_lowercase()
+    return lower == "true" if lower.drop_nulls().is_in(["true", "false"]).all() else None
 
 
 def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin) -> None:

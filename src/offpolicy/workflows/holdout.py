@@ -137,6 +137,10 @@ def unseen_part(log: LoggedData, rules: Mapping[str, Holdout]) -> tuple[LoggedDa
     part, row_hashes = log, log.row_hashes if rules else np.empty(0, dtype=np.uint64)
     for name, rule in rules.items():
         if not rule.recognises(row_hashes):
+            if rule.sketch:
+                notes.append(
+                    f"{name} was learned from another log: this one holds next to none of the rows that it remembers."
+                )
             continue
         if rule.share == 0 and not rule.after:
             notes.append(f"{name} was learned from all rows of this log: its evaluation uses rows it was learned from.")
