@@ -97,7 +97,7 @@ def propensity_model_row(
         model=name,
         log_likelihood=likelihood,
         calibration_error=calibration,
-        mean_weight=rows.mean(rows.ratio.double()),
+        mean_weight=rows.mean_ratio,
         value=scale.value(estimate.value),
         low=scale.value(estimate.interval.low),
         high=scale.value(estimate.interval.high),

@@ -46,23 +46,29 @@ def linearised_propensity_error(
 
 
 def propensity_effects(
-    terms: Terms, uncertainty: Tensor, group: Tensor | None = None, *, elasticity: Tensor | None = None
+    terms: Terms,
+    uncertainty: Tensor,
+    group: Tensor | None = None,
+    *,
+    elasticity: Tensor | None = None,
+    sums: tuple[float, float] | None = None,
 ) -> Tensor:
     """Σ_{n∈g} ∂V/∂log β_n · U_n of each group: the effect of one standard deviation of log β̂ on the value.
 
     Errors of log β̂ are perfectly correlated within a group (pass the action, or zeros for one common error) and
     independent between groups (by default every row is its own). `elasticity` is −∂log w/∂log β, 1 for ratios (the
     default); a row scale z is held fixed. First order only: for U of 1 and more use the worst case. Infinite without
-    weight.
+    weight. Where these rows are a part of all, `sums` are Σ w(r − q̂) and Σ z of all, and the effects of parts add up.
     """
     weight, normaliser = terms.weight.double(), terms.normaliser.double()
-    total = float(normaliser.sum())
+    total = float(normaliser.sum()) if sums is None else sums[1]
     size = len(weight) if group is None else int(group.max()) + 1
     if total <= 0:
         return torch.full((size,), torch.inf, dtype=torch.float64)
     centre = 0.0
     if weight is normaliser or torch.equal(weight, normaliser):
-        centre = sum(float(weight[part] @ _outcome(terms, part)) for part in row_pieces(len(weight))) / total
+        gain = sums[0] if sums is not None else _gain(terms, weight)
+        centre = gain / total
     effects = torch.zeros(size, dtype=torch.float64)
     for part in row_pieces(len(weight)):
         change = weight[part] * (_outcome(terms, part) - centre) / total * uncertainty[part].double()
@@ -73,6 +79,10 @@ def propensity_effects(
         else:
             effects.index_add_(0, group[part], change)
     return effects
+
+
+def _gain(terms: Terms, weight: Tensor) -> float:
+    return sum(float(weight[part] @ _outcome(terms, part)) for part in row_pieces(len(weight)))
 
 
 def _rows(log_ratio: ArrayLike, spread: ArrayLike, outcome: ArrayLike) -> tuple[Array, Array, Array]:
