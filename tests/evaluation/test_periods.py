@@ -8,8 +8,8 @@ import torch
 
 from offpolicy.evaluation import PolicyRows
 from offpolicy.evaluation.auto import auto_estimate, logging_estimate
-from offpolicy.evaluation.statistics import Asked
 from offpolicy.evaluation.comparison import difference_width
+from offpolicy.evaluation.statistics import Asked
 from offpolicy.log import LoggedData, Vocabulary
 
 ROWS = 4_000

@@ -1,6 +1,6 @@
 """`evaluate`: the values of policies, estimated from a log without propensities, with intervals and a verdict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simu
 from offpolicy.evaluation.hidden import column_strengths, hidden_sentence, moved_to, sharp_range, tipping
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.inputs import GROUP_INPUT
-from offpolicy.evaluation.intervals import GAMMAS, INTERVALS, Interval, gamma_sensitivity
+from offpolicy.evaluation.intervals import GAMMAS, INTERVALS, Interval, sensitivity_over
 from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, Options
 from offpolicy.evaluation.outcomes import decided, outcomes_of
 from offpolicy.evaluation.preflight import detectable_effect, preflight
@@ -33,6 +33,7 @@ from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
 from offpolicy.evaluation.segments import breakdown, segments_of
 from offpolicy.evaluation.slates import SLATE_ESTIMATORS, chosen_user_model, why_missing, with_slates, with_user_model
+from offpolicy.evaluation.statistics import RowStatistics
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy, as_policy, rows_only
@@ -492,9 +493,14 @@ class Evaluator:
         return under_other_models(self.log, self.beta, rows_under, self.scale, self.options.level, self.options.seed)
 
 
-def _sensitivity(rows: PolicyRows, value: float, logging_value: float) -> Sensitivity:
-    sensitivity = gamma_sensitivity(rows.log_mass.numpy(), rows.reward.numpy(), logging_value)
+def _sensitivity(rows: RowStatistics, value: float, logging_value: float) -> Sensitivity:
+    sensitivity = sensitivity_over(lambda work, *given: rows.map(_weighed, work, *given), logging_value)
     flips = sensitivity.gamma_low if value >= logging_value else sensitivity.gamma_high
     return Sensitivity(
         flips_at=flips, gammas=sensitivity.gammas.tolist(), low=sensitivity.low.tolist(), high=sensitivity.high.tolist()
     )
+
+
+def _weighed(rows: PolicyRows, work: Callable[..., Any], *given: Any) -> Any:
+    """Work on the rows of a shard as log ρ and reward."""
+    return work(rows.log_mass.numpy(), rows.reward.numpy(), *given)

@@ -83,7 +83,10 @@ class PolicyRows(RowStatistics):
         index = torch.from_numpy(np.flatnonzero(kept))
         inputs = {name: values[index] if values.ndim else values for name, values in self.inputs.items()}
         return PolicyRows(
-            self.log.take(kept), inputs, units=None if self.units is None else self.units[index], first_unit=self.first_unit
+            self.log.take(kept),
+            inputs,
+            units=None if self.units is None else self.units[index],
+            first_unit=self.first_unit,
         )
 
     def under(self, log: LoggedData, reward_model: RewardModel | None) -> "PolicyRows":
@@ -168,9 +171,7 @@ class PolicyRows(RowStatistics):
         """The mean over events of one number per row."""
         return float(np.average(values.numpy(), weights=self.log.row_weight))
 
-    def terms(
-        self, row: Estimator, rows: slice = slice(None), constant: float | None = None, **hyper: Any
-    ) -> Terms:
+    def terms(self, row: Estimator, rows: slice = slice(None), constant: float | None = None, **hyper: Any) -> Terms:
         """The estimator's terms of the one value formula, for all rows or some.
 
         `constant` stands in for a reward model where the estimator wants one; by default the best for these rows.

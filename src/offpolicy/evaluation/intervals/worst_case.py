@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from offpolicy.estimators import SPREAD_LIMIT
+from offpolicy.evaluation.intervals.sensitivity import Each
 from offpolicy.evaluation.value import Array, Terms
 from offpolicy.log import row_pieces
 
@@ -31,11 +32,22 @@ def worst_case_self_normalised(log_ratio: ArrayLike, spread: ArrayLike, reward: 
     A ratio of linear functions of v is least where v is large for rewards below the value and small above it. `reward`
     may be a residual r − q̂.
     """
-    log_ratio, spread, outcome = _rows(log_ratio, spread, reward)
-    if not bool((log_ratio > -np.inf).any()):
+    given = _rows(log_ratio, spread, reward)
+    return worst_case_over(lambda work, *more: [work(*given, *more)])
+
+
+def worst_case_over(each: Each) -> WorstCase:
+    """The same for rows in shards: `each(work, ...)` is work(log ρ, spread, reward, ...) of every shard."""
+    top = max(each(_highest))
+    if top == -np.inf:
         return WorstCase(-np.inf, np.inf)
-    log_ratio = log_ratio - max(float((log_ratio[part] + spread[part]).max()) for part in row_pieces(len(log_ratio)))
-    return WorstCase(_smallest_ratio(log_ratio, spread, outcome, 1), -_smallest_ratio(log_ratio, spread, outcome, -1))
+    return WorstCase(_smallest_ratio(each, top, 1), -_smallest_ratio(each, top, -1))
+
+
+def _highest(log_ratio: Array, spread: Array, outcome: Array) -> float:
+    if not bool((log_ratio > -np.inf).any()):
+        return -np.inf
+    return max(float((log_ratio[part] + spread[part]).max()) for part in row_pieces(len(log_ratio)))
 
 
 def linearised_propensity_error(
@@ -96,7 +108,7 @@ def _outcome(terms: Terms, part: slice) -> Tensor:
     return (terms.reward[part] - terms.imputed[part]).double()
 
 
-def _smallest_ratio(log_ratio: Array, spread: Array, outcome: Array, sign: int) -> float:
+def _smallest_ratio(each: Each, top: float, sign: int) -> float:
     """min Σ u·y/Σ u over log u_n ∈ log ρ_n ± s_n, y = ±outcome: u is large exactly where y is below the minimum.
 
     Starting anywhere, raising u where y is below the ratio and taking the ratio again only decreases it and ends at
@@ -105,13 +117,19 @@ def _smallest_ratio(log_ratio: Array, spread: Array, outcome: Array, sign: int) 
     ratio, last = np.inf, np.inf
     threshold = -np.inf
     while True:
-        mass = gain = 0.0
-        for part in row_pieces(len(outcome)):
-            y = sign * outcome[part]
-            u = np.exp(log_ratio[part] + np.where(y < threshold, spread[part], -spread[part]))
-            mass += float(u.sum())
-            gain += float(u @ y)
-        ratio, last = min(ratio, gain / mass), ratio
+        mass, gain = np.sum(list(each(_raised_sums, top, sign, threshold)), axis=0)
+        ratio, last = min(ratio, float(gain / mass)), ratio
         if not ratio < last:
             return ratio
         threshold = ratio
+
+
+def _raised_sums(log_ratio: Array, spread: Array, outcome: Array, top: float, sign: int, threshold: float) -> Array:
+    """Σ u and Σ u·y with u raised where y is below the threshold."""
+    mass = gain = 0.0
+    for part in row_pieces(len(outcome)):
+        y = sign * outcome[part]
+        u = np.exp(log_ratio[part] - top + np.where(y < threshold, spread[part], -spread[part]))
+        mass += float(u.sum())
+        gain += float(u @ y)
+    return np.array([mass, gain])
