@@ -217,11 +217,10 @@ def _reward_squares(rows: PolicyRows, centre: float) -> float:
 
 
 def _log_checks(rows: RowStatistics) -> list[Check]:
-    log = rows.log
-    single = _one_action_share(rows.total(_shown_of_rows), log.n_rows)
+    single = _one_action_share(rows.total(_shown_of_rows), rows.n_rows)
     sure, choice, events = rows.total(_certain).tolist()
     certain = (sure / events) / max(choice / events, 1e-12)
-    spread = (rows.total(_reward_squares, rows.total(_reward_sum) / log.n_rows) / log.n_rows) ** 0.5
+    spread = (rows.total(_reward_squares, rows.total(_reward_sum) / rows.n_rows) / rows.n_rows) ** 0.5
     return [
         Check(
             name="contexts shown one action",

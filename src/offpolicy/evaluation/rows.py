@@ -51,6 +51,7 @@ class PolicyRows(RowStatistics):
         support: bool = False,
         groups: Tensor | None = None,
         other_rewards: Mapping[str, RewardModel] | None = None,
+        known: Mapping[str, Tensor] | None = None,
     ) -> dict[str, "PolicyRows"]:
         """Compute the inputs these estimators ask for, in one pass over the log for all targets."""
         asked = {name for row in estimators for name in (*row.inputs, *row.optional_inputs)}
@@ -65,6 +66,7 @@ class PolicyRows(RowStatistics):
             support=support,
             groups=groups,
             other_rewards=other_rewards,
+            known=known,
         )
         if BALANCED_INPUT in asked:
             for name, target in targets.items():
@@ -102,6 +104,11 @@ class PolicyRows(RowStatistics):
     def known(self) -> frozenset[str]:
         """The names of the inputs."""
         return frozenset(self.inputs)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.log.n_rows
 
     @property
     def in_shards(self) -> bool:

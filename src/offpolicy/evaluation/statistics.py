@@ -57,6 +57,11 @@ class RowStatistics(ABC):
 
     @property
     @abstractmethod
+    def n_rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    @abstractmethod
     def in_shards(self) -> bool:
         """Whether there is more than one shard, so that no estimator can see all rows at once."""
 
@@ -141,7 +146,7 @@ class RowStatistics(ABC):
     @cached_property
     def period_edges(self) -> Array | None:
         """The ends of 20 consecutive periods of about equal size; None without enough times."""
-        if self.log.timestamp is None or self.log.n_rows < PERIODS * LEAST_IN_PERIOD:
+        if self.log.timestamp is None or self.n_rows < PERIODS * LEAST_IN_PERIOD:
             return None
         edges = self.quantiles(_times, np.linspace(0, 1, PERIODS + 1)[1:-1].tolist())
         if len(np.unique(edges)) < len(edges) or edges[-1] == max(self.map(_latest)):
