@@ -40,7 +40,10 @@ from offpolicy.log.parquet import check_columns
 from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
+from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
+from offpolicy.log.store import is_store, open_store
+from offpolicy.log.store_writer import write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
@@ -62,6 +65,7 @@ __all__ = [
     "Id",
     "Kind",
     "Known",
+    "Layout",
     "LogBatch",
     "LogSchema",
     "LoggedData",
@@ -89,10 +93,12 @@ __all__ = [
     "ids",
     "instant",
     "is_path",
+    "is_store",
     "leaks",
     "listed",
     "nearest",
     "numbers",
+    "open_store",
     "owned",
     "pieces",
     "range_of_rewards",
@@ -118,4 +124,5 @@ __all__ = [
     "vowpal_log",
     "winsorised",
     "with_derived",
+    "write_store",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from offpolicy.log.rules import (
 )
 from offpolicy.log.shards import SHARDS, Layout, arranged, shard_view
 from offpolicy.log.slates import check_nested, check_slates, coded_positions, slate_contexts, slate_table
+
+if TYPE_CHECKING:
+    from offpolicy.log.store import StoreShard
 
 Unit: TypeAlias = Literal["context", "cluster", "time"]
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
@@ -327,8 +330,13 @@ class LoggedData:
     @property
     def store(self) -> Path | None:
         """The prepared folder that holds exactly this log, by which any process can open it; None: it is in memory."""
-        found: Path | None = vars(self).get("_store")
-        return found
+        source: StoreShard | None = vars(self).get("_source")
+        return source.path if source is not None and source.number is None else None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle what comes from a store as its path, anything else as it is."""
+        source: StoreShard | None = vars(self).get("_source")
+        return super().__reduce_ex__(protocol) if source is None else source.reopening()
 
     @property
     def shard_rows(self) -> tuple[int, ...] | None:

@@ -175,6 +175,8 @@ def shard_view(log: "LoggedData", number: int) -> "LoggedData":
     if layout is None or not 0 <= number < len(layout):
         count = 1 if layout is None else len(layout)
         raise ParameterError(f"The log has {count} shards, numbered from 0, but shard {number!r} was asked for.")
+    source = vars(log).get("_source")
+    known = {} if source is None else {"_source": source.of(number)}  # refuses a damaged one
     rows = slice(layout.rows[number], layout.rows[number + 1])
     contexts = slice(layout.contexts[number], layout.contexts[number + 1])
     parts: dict[str, Any] = {"layout": None, "contexts": log.contexts.take(contexts)}
@@ -196,7 +198,7 @@ def shard_view(log: "LoggedData", number: int) -> "LoggedData":
     for name in ("context_hashes", "_feature_hashes"):
         if name in vars(log):
             parts[name] = vars(log)[name][contexts]
-    return trusted(type(log), **log._fields | parts)
+    return trusted(type(log), **log._fields | parts | known)
 
 
 _PLAIN: Sequence[str] = ("action", "reward", "logging_prob", "timestamp", "row_weight", "position")

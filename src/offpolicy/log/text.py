@@ -14,6 +14,8 @@ def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) 
     "007" is not plainly written, so a column that holds it keeps its spelling. A column of mostly numbers with
     something else between them is an error unless it is declared categorical.
     """
+    if origin.settled or text.dtype != pl.String:
+        return text
     whole = text.cast(pl.Int64, strict=False)
     if (whole.cast(pl.String).eq_missing(text)).all():
         return whole
