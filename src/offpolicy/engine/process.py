@@ -125,20 +125,33 @@ def result_of(answer: tuple[str, Any], name: str) -> Any:
 
 
 @contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Set environment variables within the block, for processes that are started there."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
 def _for_workers() -> Iterator[None]:
     """What a process that is started now finds: one thread for every library, and no script of its parent to import.
 
     What the script defines is sent along where it is needed.
     """
-    main, environment = sys.modules["__main__"], dict(os.environ)
+    main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
-    os.environ.update(ONE_THREAD)
     try:
-        yield
+        with environment(**ONE_THREAD):
+            yield
     finally:
         sys.modules["__main__"] = main
-        os.environ.clear()
-        os.environ.update(environment)
 
 
 def _serve(pipe: Connection) -> None:
@@ -158,8 +171,11 @@ def _serve(pipe: Connection) -> None:
             packed = Packed.of(answer)
         except Exception:
             packed = Packed.of(("failed", traceback.format_exc()))
-        send(pipe, packed)
-        answer = ("", None)  # results are not kept
+        try:
+            send(pipe, packed)
+        except OSError:  # nobody waits for it any more
+            return
+        del answer, packed  # results are not kept
 
 
 def _end_with_parent() -> None:

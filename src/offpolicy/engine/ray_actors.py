@@ -4,7 +4,9 @@ They read stores by their path, from storage that every machine sees; of a log i
 object store once. Ray keeps no state that matters: an actor that is lost is made anew from the same shards.
 """
 
+import logging
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from offpolicy.engine.crew import Answers, Crew, Engine, OrderedCrew, owners
 from offpolicy.engine.holdings import Held, InMemory, InStore
-from offpolicy.engine.process import WorkerEndedError
+from offpolicy.engine.process import WorkerEndedError, environment
 from offpolicy.engine.workers import available_cores
 from offpolicy.errors import MissingExtraError, OffPolicyError
 
@@ -78,6 +80,7 @@ class OnRay(Engine):
 
 
 def _connect(ray: Any, address: str | None, cpus: int) -> None:
+    logging.getLogger("ray").setLevel(logging.ERROR)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     if address is None:
         settings |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
@@ -85,7 +88,8 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
     else:
         settings["address"] = address
     try:
-        ray.init(**settings)
+        with environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path))):  # a local Ray's workers import what we do
+            ray.init(**settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = "A local Ray cannot be started" if address is None else f"No Ray cluster answers at {address}"
         raise OffPolicyError(f"{where}: {error}") from error
