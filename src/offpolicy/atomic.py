@@ -124,6 +124,16 @@ def remove_leftovers(path: str | Path) -> None:
 
 
 @contextmanager
+def scratch_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder beside this path, of this process alone, which is removed when the block ends.
+
+    What killed processes left of theirs is removed first.
+    """
+    with _sibling(_resolved(path), folder=True) as folder:
+        yield folder
+
+
+@contextmanager
 def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold a file or folder against other processes; gives False where the system has no locks.
 
