@@ -37,6 +37,7 @@ from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
+from offpolicy.log.prepare import Prepared, Preparing, byte_count, prepare_log, prepare_rows
 from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
@@ -74,12 +75,15 @@ __all__ = [
     "Offers",
     "Origin",
     "Part",
+    "Prepared",
+    "Preparing",
     "RawColumns",
     "Reading",
     "Table",
     "Vocabulary",
     "VowpalLog",
     "blank_lines_at_end",
+    "byte_count",
     "check_columns",
     "choose_context",
     "column_names",
@@ -101,6 +105,8 @@ __all__ = [
     "open_store",
     "owned",
     "pieces",
+    "prepare_log",
+    "prepare_rows",
     "range_of_rewards",
     "read_log",
     "read_rows",

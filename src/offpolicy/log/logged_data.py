@@ -18,7 +18,16 @@ from offpolicy.log.assignment import Rows, checked_folds, checked_fractions, par
 from offpolicy.log.batches import LogBatch, batches_of
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.features import FeatureTable, Vocabulary, trusted
-from offpolicy.log.hashing import Hashes, digest, mixed, number_hashes, occurrence, table_hashes, vocabulary_hashes
+from offpolicy.log.hashing import (
+    Hashes,
+    digest,
+    mixed,
+    number_hashes,
+    occurrence,
+    table_hashes,
+    uniform,
+    vocabulary_hashes,
+)
 from offpolicy.log.ids import Codes, owned
 from offpolicy.log.instants import calendar_times
 from offpolicy.log.rewards import checked_range, data_range, rescaled, to_unit, winsorised
@@ -31,7 +40,7 @@ from offpolicy.log.rules import (
     integer_times,
     sealed_rows,
 )
-from offpolicy.log.shards import SHARDS, Layout, arranged, shard_view
+from offpolicy.log.shards import SHARDS, Layout, arranged, shard_view, unit_hashes
 from offpolicy.log.slates import check_nested, check_slates, coded_positions, slate_contexts, slate_table
 
 if TYPE_CHECKING:
@@ -363,6 +372,15 @@ class LoggedData:
         Units go to shards by a keyed hash. Rows are ordered by what they say, never by their place in a file.
         """
         return arranged(self, shards)
+
+    @property
+    def undivided(self) -> "LoggedData":
+        """The same rows in the same order as one shard."""
+        return self if self.layout is None else self._changed_rows(layout=None)
+
+    def of_share(self, share: float, key: str) -> npt.NDArray[np.bool_]:
+        """Which rows belong to a share of the units, by a keyed hash of what the units are."""
+        return np.concatenate([uniform(unit_hashes(shard), key) < share for shard in self.shards])
 
     def _changed_rows(self, **changes: Any) -> "LoggedData":
         """Rows that were checked before in another order."""
