@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from offpolicy.estimators import ESTIMATORS, OFFICIAL, weight
     from offpolicy.evaluation import audit, compare_propensity_models, evaluate
     from offpolicy.learning import LearnerConfig, learn_policy
-    from offpolicy.log import LoggedData, from_obp, open_store, read_log, to_obp
+    from offpolicy.log import LoggedData, from_obp, open_store, prepare_log, read_log, to_obp
     from offpolicy.nuisances import Nuisances
     from offpolicy.propensity import fit_logging_policy, repeat_test
     from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
@@ -38,6 +38,7 @@ _HOME = {
     "open_store": "offpolicy.log",
     "load_policy": "offpolicy.artifacts",
     "compare_propensity_models": "offpolicy.evaluation",
+    "prepare_log": "offpolicy.log",
     "read_log": "offpolicy.log",
     "row_uncertainty": "offpolicy.uncertainty",
     "save_policy": "offpolicy.artifacts",
@@ -64,6 +65,7 @@ __all__ = [
     "learn_policy",
     "load_policy",
     "open_store",
+    "prepare_log",
     "read_log",
     "repeat_test",
     "row_uncertainty",

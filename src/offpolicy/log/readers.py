@@ -142,13 +142,9 @@ def columns_of(
     source: Source, schema: LogSchema, keep: Sequence[str] = (), winsorise: float = 0.0
 ) -> tuple[Table, LogSchema, Beside, tuple[str, ...]]:
     """The columns that a log is made of, the schema they follow, what is kept beside them, and what was done."""
-    known = source_names(source)
-    formula, kept = expression(schema.reward, known), [expression(one, known) for one in dict.fromkeys(keep)]
+    needed, formula, kept = needed_columns(schema, keep, source_names(source))
     schema = schema.model_copy(update={"reward": formula.name})
-    plain = [name for name in schema.columns if name != schema.reward]
-    _check_formulas([formula, *kept], known, plain)
-    needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
-    table = read_table(source, list(dict.fromkeys(needed)))
+    table = read_table(source, needed)
     if schema.shown is not None:
         table, schema = _by_request(table, schema)
     if schema.position is not None and schema.position not in schema.context:
@@ -159,6 +155,17 @@ def columns_of(
     for name in set(table.series).difference(schema.columns):
         del table.series[name]
     return table, schema, beside, treated
+
+
+def needed_columns(
+    schema: LogSchema, keep: Sequence[str], known: Sequence[str]
+) -> tuple[list[str], Expression, list[Expression]]:
+    """The columns to read, and how the reward and what is kept are made of them."""
+    formula, kept = expression(schema.reward, known), [expression(one, known) for one in dict.fromkeys(keep)]
+    plain = [name for name in schema.model_copy(update={"reward": formula.name}).columns if name != formula.name]
+    _check_formulas([formula, *kept], known, plain)
+    needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
+    return list(dict.fromkeys(needed)), formula, kept
 
 
 def _by_request(table: Table, schema: LogSchema) -> tuple[Table, LogSchema]:

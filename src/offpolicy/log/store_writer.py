@@ -82,7 +82,7 @@ class StoreWriter:
         ids = None if log.cluster_vocabulary is None else pl.DataFrame({"id": log.cluster_vocabulary.ids})
         for name, frame in zip(FRAMES, (ids, log.kept), strict=True):
             if frame is not None:
-                written["checksums"][name] = _write_frame(self.folder / frame_file(name, number), frame)
+                written["checksums"][name] = write_frame(self.folder / frame_file(name, number), frame)
         self.shards.append(written)
         return written
 
@@ -104,7 +104,7 @@ class StoreWriter:
             name: f"vocabularies/{name}-{generation}.arrow" for name in log_vocabularies(log)
         }  # a new name, so that readers of the former manifest keep theirs
         files = {
-            vocabularies[name]: _write_frame(self.folder / vocabularies[name], pl.DataFrame({"id": one.ids}))
+            vocabularies[name]: write_frame(self.folder / vocabularies[name], pl.DataFrame({"id": one.ids}))
             for name, one in log_vocabularies(log).items()
         }
         described: dict[str, list[Any]] = {}
@@ -145,7 +145,7 @@ def _width(values: npt.NDArray[Any]) -> int | None:
     return values.shape[1] if values.ndim == 2 else None
 
 
-def _write_frame(path: Path, frame: pl.DataFrame) -> str:
+def write_frame(path: Path, frame: pl.DataFrame) -> str:
     """Write an Arrow file that can be mapped into memory; its checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
