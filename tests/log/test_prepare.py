@@ -71,6 +71,8 @@ def awkward(rows: int = 800) -> pl.DataFrame:
             "late_number": [f"{i % 5}.5" if late[i] else str(i % 5) for i in range(rows)],
             "zip": [f"0{i % 9}" if late[i] else str(i % 9) for i in range(rows)],
             "day": [f"2024-03-{1 + i % 28:02}" + (" 10:00:00" if late[i] else "") for i in range(rows)],
+            "member": [str(i % 3 == 0) for i in range(rows)],
+            "once_unsure": ["maybe" if i == rows - 1 else str(i % 2 == 0) for i in range(rows)],
             "score": [None if i % 400 == 399 else i % 4 / 4 for i in range(rows)],
             "bag": ["1;2" if late[i] else f"{i % 3}" for i in range(rows)],
             "action": draw.integers(0, 3, rows),
@@ -90,7 +92,7 @@ def test_columns_are_typed_by_all_of_their_values(
     path = tmp_path / "log.csv"
     rows.write_csv(path)
     options: dict[str, Any] = {
-        "context": ["late_text", "late_number", "zip", "day", "score", "bag"],
+        "context": ["late_text", "late_number", "zip", "day", "score", "bag", "member", "once_unsure"],
         "action": "action",
         "reward": "value=reward*price",
         "reward_range": (0.0, 2.0),

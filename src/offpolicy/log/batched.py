@@ -30,7 +30,7 @@ from offpolicy.log.files import (
 )
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.tables import Table, check_present, check_same_types, with_sources
-from offpolicy.log.text import MARKS, has_spelled_ids, marks_in, mixed_text, split_text
+from offpolicy.log.text import MARKS, are_flags, flags, has_spelled_ids, marks_in, mixed_text, split_text
 from offpolicy.log.treatment import Decided
 
 Piece = tuple[pl.DataFrame, Part]
@@ -46,6 +46,7 @@ class Look:
     values: bool = False
     """Whether it holds lists with a value for each candidate."""
     text: bool = False
+    flags: bool = True
     whole: bool = True
     number: bool = True
     spelled: bool = False
@@ -83,6 +84,7 @@ class Look:
             self._see_text(series, origin)
 
     def _see_text(self, text: pl.Series, origin: Origin) -> None:
+        self.flags &= are_flags(text)
         self.whole &= text.cast(pl.Int64, strict=False).cast(pl.String).eq_missing(text).all()
         number = text.str.strip_chars().cast(pl.Float64, strict=False)
         odd = number.is_null() & text.is_not_null()
@@ -122,6 +124,8 @@ class Look:
             return lists.cast(pl.List(pl.Float64)) if numbers else lists
         if not is_text or self.kind == "numeric":
             return series
+        if self.flags and self.present:
+            return flags(series)
         if self.whole:
             return series.cast(pl.Int64)
         if self.kind == "categorical" or not self.number or self.spelled:

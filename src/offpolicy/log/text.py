@@ -7,6 +7,7 @@ from offpolicy.log.features import Kind
 from offpolicy.log.origin import Origin
 
 MARKS = "|;,"
+FLAGS = ("true", "false")
 MOSTLY = 0.5  # from this share of numbers on, a value that is no number is taken for a mistake
 
 
@@ -19,9 +20,8 @@ def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) 
     """
     if origin.settled or text.dtype != pl.String:
         return text
-    flags = _flags(text)
-    if flags is not None:
-        return flags
+    if text.null_count() < len(text) and are_flags(text):
+        return flags(text)
     whole = text.cast(pl.Int64, strict=False)
     if (whole.cast(pl.String).eq_missing(text)).all():
         return whole
@@ -35,13 +35,15 @@ def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) 
     return text if has_spelled_ids(text) else number
 
 
-def _flags(text: pl.Series) -> pl.Series | None:
-    """Booleans where every value is true or false, however capitalised; None elsewhere."""
-    first = text.drop_nulls().head(1).to_list()
-    if not first or first[0].lower() not in ("true", "false"):
-        return None
-    lower = text.str.to_lowercase()
-    return lower == "true" if lower.drop_nulls().is_in(["true", "false"]).all() else None
+def are_flags(text: pl.Series) -> bool:
+    """Whether every value is true or false, however capitalised; the first one settles most columns."""
+    first = text.drop_nulls().head(1).str.to_lowercase()
+    return first.is_in(FLAGS).all() and text.drop_nulls().str.to_lowercase().is_in(FLAGS).all()
+
+
+def flags(text: pl.Series) -> pl.Series:
+    """Text that holds true and false as booleans."""
+    return text.str.to_lowercase() == "true"
 
 
 def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin) -> None:
