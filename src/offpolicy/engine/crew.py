@@ -62,6 +62,11 @@ class Engine(ABC):
     name: str
     workers: int
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers that have begun, each on its own machine."""
+        return []
+
     @contextmanager
     def over(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None = None) -> Iterator[Crew]:
         """Those who work on the shards of a log within the block; the shards of a group have one owner."""

@@ -50,7 +50,7 @@ class InStore:
         if self._log is None:
             from offpolicy.log import open_store
 
-            self._log = open_store(self.path, verify=False)  # each shard is checked when it is taken
+            self._log = open_store(self.path, verify=False)  # each shard is checked when it is first taken
         shard: LoggedData = self._log.shard(index)
         return shard
 

@@ -30,6 +30,11 @@ class Local(Engine):
         self.workers = workers
         self.processes: list[Worker | None] = [None] * workers
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers that have begun."""
+        return [worker.process.pid for worker in self.processes if worker is not None and worker.process.pid]
+
     @contextmanager
     def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[Crew]:
         owned = owners(log, self.workers, groups)

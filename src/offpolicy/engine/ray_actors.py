@@ -57,7 +57,13 @@ class OnRay(Engine):
             self.close()
             raise OffPolicyError(f"{self.workers} workers need a CPU each, but the Ray cluster has {cpus}.")
         self.actors = [None] * self.workers
+        self.known: dict[int, int] = {}
         self.actor: Any = ray.remote(num_cpus=1)(Owner)  # Ray gives it one thread
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers that have begun, each on its own machine."""
+        return list(self.known.values())
 
     @contextmanager
     def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[Crew]:
@@ -103,8 +109,8 @@ class Owner:
         self.held: Held | None = None
         self.task = -1
 
-    def hold(self, store: InStore | None, owned: Sequence[int], shards: Sequence[Any]) -> None:
-        """Own the shards of a store, or those that are in the object store."""
+    def hold(self, store: InStore | None, owned: Sequence[int], shards: Sequence[Any]) -> int:
+        """Own the shards of a store, or those that are in the object store; returns which process this is."""
         self.forget()
         if store is None:
             import ray
@@ -112,6 +118,7 @@ class Owner:
             self.held = Held(InMemory(dict(zip(owned, ray.get(list(shards)), strict=True))))
         else:
             self.held = Held(store)
+        return os.getpid()
 
     def answers(self, number: int, task: Sequence[Any], indices: Sequence[int]) -> Answers:
         """Answer for some of the shards."""
@@ -174,6 +181,8 @@ class _Actors:
                 continue
             if self.open[slot].popleft()[1]:
                 found.append((slot, result))
+            else:
+                self.engine.known[slot] = result
         return found
 
     def dismiss(self) -> None:
