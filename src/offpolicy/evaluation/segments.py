@@ -62,8 +62,6 @@ class Part:
         if self.value is None:
             return np.asarray(_places(np.asarray(values), self.edges) == self.place)
         return np.asarray(values == self.value if isinstance(values, np.ndarray) else (values == self.value).to_numpy())
-            (values == self.value) if isinstance(values, np.ndarray) else (values == self.value).to_numpy()
-        )
 
 
 def breakdown(
