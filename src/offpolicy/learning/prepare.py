@@ -191,13 +191,12 @@ def _part(log: LoggedData, whole: Objective, rows: Integers) -> tuple[LoggedData
 
 
 def _scoring_objective(held: Objective) -> Objective:
-    """What weighs held-out rows: the method's own weight, or one that no epoch changes where the method's own follows
-    the log; likelihood is scored by SNIPS where β̂ is known.
+    """What weighs held-out rows: the method's own weight, or, where that follows the log or is none (likelihood), one
+    that no epoch changes and no single row can decide.
     """
     spec = held.spec
-    if spec.weight is None and "log_logging" in held.rows.fixed:
-        return replace(held, spec=METHODS["snips"])
-    if not (spec.auto or spec.by_group) or "log_logging" not in held.rows.fixed:
+    likelihood = spec.weight is None or spec.formula.name == "likelihood"
+    if not (likelihood or spec.auto or spec.by_group) or "log_logging" not in held.rows.fixed:
         return held
     events = float(len(held.rows.fixed["reward"]) if held.count is None else held.count.sum())
     name = "sn_shrinkage_dr" if spec.uses_reward_model else "sn_shrinkage"
