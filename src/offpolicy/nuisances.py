@@ -19,6 +19,7 @@ from offpolicy.atomic import write_atomic
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
+from offpolicy.memory import give_back
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.progress import progress
@@ -66,6 +67,7 @@ class Nuisances:
             config = FitConfig(seed=self.seed, keep=self._keep)
             with progress("estimating the logging policy", None):
                 self._logging = fit_logging_policy(self.log, self.model, config=config, seed=self.seed)
+            give_back()
         return self._logging
 
     @property
@@ -93,6 +95,7 @@ class Nuisances:
                 )
             assert own is not None
             self._uncertainty[key] = own
+            give_back()
         return self._uncertainty[key]
 
     def uncertainty_of(
@@ -127,6 +130,7 @@ class Nuisances:
         if self._pooled is None:
             design = self.logging_policy.whole.design if isinstance(self.logging_policy, LoggingPolicy) else None
             self._pooled = PooledRewardModel.fit(self.log, design)
+            give_back()
         return self._pooled
 
     def reward_model_of(self, log: LoggedData) -> RewardModel:
