@@ -22,7 +22,7 @@ from offpolicy.atomic import write_atomic
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
-from offpolicy.memory import trim
+from offpolicy.memory import give_back
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.progress import progress
@@ -105,6 +105,7 @@ class Nuisances:
             config = FitConfig(seed=self.seed, keep=self._keep)
             with progress("estimating the logging policy", None):
                 self._logging = fit_logging_policy(self.fitted_log, self.model, config=config, seed=self.seed)
+            give_back()
         return self._logging
 
     @property
@@ -132,6 +133,7 @@ class Nuisances:
                 )
             assert own is not None
             self._uncertainty[key] = own
+            give_back()
         return self._uncertainty[key]
 
     def uncertainty_of(
@@ -166,6 +168,7 @@ class Nuisances:
         if self._pooled is None:
             design = self.logging_policy.whole.design if isinstance(self.logging_policy, LoggingPolicy) else None
             self._pooled = PooledRewardModel.fit(self.fitted_log, design)
+            give_back()
         return self._pooled
 
     def reward_model_of(self, log: LoggedData) -> RewardModel:
@@ -247,7 +250,7 @@ class Nuisances:
         if isinstance(beta, LoggingPolicy) and beta.is_own(self.fitted_log):
             own |= {"log_logging": beta.row_log_prob, "uncertainty": self.uncertainty()}
         rewards = self.reward_model if reward_model else None
-        trim()
+        give_back()
         if isinstance(rewards, PooledRewardModel) and rewards.fingerprint == self.fitted_log.fingerprint:
             own["imputed"] = rewards.imputed
             rewards = replace(rewards, imputed=torch.empty(0))

@@ -40,6 +40,7 @@ from offpolicy.evaluation.sharded import UNITS, ShardedRows, ShardWork, divided,
 from offpolicy.evaluation.slates import SLATE_ESTIMATORS, chosen_user_model, why_missing, with_slates, with_user_model
 from offpolicy.evaluation.statistics import Asked, RowStatistics
 from offpolicy.log import LoggedData
+from offpolicy.memory import give_back
 from offpolicy.nuisances import SAMPLE_ROWS, Nuisances
 from offpolicy.policies import Policy, as_policy, rows_only
 from offpolicy.progress import progress
@@ -290,7 +291,7 @@ class Evaluator:
         rewards = None
         if not all(rows_only(target) for target in self.targets.values()):
             rewards = self.nuisances.reward_model
-        return PolicyRows.of_all(
+        found = PolicyRows.of_all(
             self.log,
             self.targets,
             self.beta,
@@ -301,6 +302,8 @@ class Evaluator:
             groups=self._groups(rewards),
             other_rewards=self.other_models,
         )
+        give_back()
+        return found
 
     @cached_property
     def _sharded_rows(self) -> dict[str, ShardedRows]:
@@ -349,7 +352,11 @@ class Evaluator:
     @cached_property
     def estimates(self) -> dict[str, AutoEstimate]:
         """The estimate to rely on, of every policy, in [0, 1]."""
-        return {name: auto_estimate(rows, self.options.level) for name, rows in self.rows.items()}
+        found = {}
+        for name, rows in self.rows.items():
+            found[name] = auto_estimate(rows, self.options.level)
+            give_back()
+        return found
 
     @cached_property
     def band(self) -> float:
@@ -387,6 +394,7 @@ class Evaluator:
             policies = {}
             for name in self.targets:
                 policies[name] = self._policy(name)
+                give_back()
                 advance(f"{name}: {policies[name].value:.4g}")
         outcomes = self._outcomes()
         best, bound = self.best

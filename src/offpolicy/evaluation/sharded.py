@@ -26,7 +26,7 @@ from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.segments import Part
 from offpolicy.evaluation.statistics import Array, RowStatistics, Statistic
 from offpolicy.log import LoggedData
-from offpolicy.memory import trim
+from offpolicy.memory import give_back
 from offpolicy.models import DesignMatrix
 from offpolicy.nuisances import ShardNuisances
 from offpolicy.policies import Policy, as_policy, tensor
@@ -252,7 +252,7 @@ def _computed(shard: LoggedData, index: int, work: ShardWork, where: str) -> dic
                 own[name] = seen.setdefault(id(values), f"{policy}/{name}")
                 spilled(f"{where}/{own[name]}", values.numpy)
     del rows, arrays, values
-    trim()
+    give_back()
     return names
 
 
