@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from figures import Figure, arguments, output_of_child
-from offpolicy.datasets.request_worlds import KINDS, Kind, RequestWorld
+from offpolicy.datasets.request_worlds import KINDS, Kind, RequestWorld, without_sets
 from offpolicy.evaluation import evaluate
 from offpolicy.log import ActionTable, Candidates, EmbeddingColumn, FeatureTable, LoggedData
 from offpolicy.models import (
@@ -120,12 +120,14 @@ def one_run(kind: Kind, seed: int, model: str) -> dict[str, Any]:
     """A fresh log of a world, evaluated with its sets and without them."""
     world = RequestWorld.make(kind, seed % WORLDS)
     log = world.log(ROWS, 1000 + seed)
-    truth = world.value(world.target, 50_000)
-    found: dict[str, Any] = {"kind": kind, "seed": seed, "model": model, "truth": truth}
-    blind = replace(log, contexts=FeatureTable(dict(log.contexts)))
+    found: dict[str, Any] = {"kind": kind, "seed": seed, "model": model, "truth": world.value(world.target, 50_000)}
+    found["everything"] = world.value(world.target, 50_000, everything=True)
+    blind = replace(log, contexts=without_sets(log.contexts))
     for name, one in (("given", log), ("withheld", blind)):
         result = evaluate(one, {"target": world.target}, logging_policy=model).policies["target"]
-        found[name] = [result.interval.low, result.interval.high, result.preflight.verdict.answerable]
+        verdict, checks = result.preflight.verdict, result.preflight.checks
+        found[name] = [result.interval.low, result.interval.high, verdict.answerable]
+        found[f"{name}_checks"] = {check.name: check.value for check in checks}
     return found
 
 
