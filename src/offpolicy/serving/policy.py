@@ -178,11 +178,12 @@ class OnnxPolicy(ServedPolicy):
         inputs[ids] = np.array([[self.actions[code] for code in codes]], dtype=wanted)
         inputs[length] = np.array([len(codes)])
         for name in self._of_candidates:
-            given, text = values.get(name), "string" in self._inputs[name].type
+            given, kind = values.get(name), self._inputs[name].type
             fits = offer is not None and bool(offer.places) and isinstance(given, LISTS) and len(given) == offer.listed
             listed = [given[i] for i in offer.places] if fits and offer is not None and given is not None else None
             own = [None] * len(codes) if listed is None else listed
-            if text or name not in self.fills:
+            if "double" not in kind:
+                text = "string" in kind
                 missing: Any = "" if text else NO_INTEGER
                 fine = [isinstance(one, str if text else int) for one in own]
                 usable = [one if good else missing for one, good in zip(own, fine, strict=True)]
@@ -190,7 +191,7 @@ class OnnxPolicy(ServedPolicy):
             else:
                 numbers = np.array([[number(one) for one in own]])
                 fine = np.isfinite(numbers)[0].tolist()
-                inputs[name] = np.where(np.isfinite(numbers), numbers, self.fills[name][0])
+                inputs[name] = np.where(np.isfinite(numbers), numbers, self.fills.get(name, [0.0])[0])
             notes += [] if all(fine) else [name]
 
     def _numbers(self, name: str, kind: str, value: Any, notes: list[str]) -> npt.NDArray[Any]:
