@@ -126,7 +126,8 @@ RequestColumn = Annotated[
     str | None,
     typer.Option(
         "--request",
-        help="The column with the request's id, in a table with a row a candidate or several shown a request.",
+        help="The column with the request's id: in a table with a row a candidate or several shown a request, or "
+        "beside --candidates. Requests are the units of independence unless --cluster names a larger one.",
     ),
 ]
 ShownColumn = Annotated[
