@@ -328,7 +328,7 @@ def test_metrics_are_json_lines(tmp_path: Path) -> None:
 
 
 def test_tensorboard_is_an_extra(tmp_path: Path) -> None:
-    with pytest.raises(MissingExtraError, match="pip install tensorboard"):
+    with pytest.raises(MissingExtraError, match=r"offpolicy\[tensorboard\]"):
         learn_policy(LOG, "ce", epochs=1, directory=tmp_path, tensorboard=True)
     with pytest.raises(ParameterError, match="directory"):
         learn_policy(LOG, "ce", epochs=1, tensorboard=True)

@@ -102,8 +102,8 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingExtraError(
-                "tensorboard=True needs TensorBoard, which is not installed. Run pip install tensorboard, or read "
-                f"{METRICS} instead."
+                "tensorboard=True needs TensorBoard, which is not installed. Run: pip install 'offpolicy[tensorboard]' "
+                f"(or read {METRICS} instead)."
             ) from error
         self._writer = SummaryWriter(str(directory), purge_step=next_epoch)
 

@@ -1,4 +1,4 @@
-"""Columns of a frame in memory: pandas, polars, arrow, or anything else that narwhals understands."""
+"""Columns of a frame: pandas, polars, arrow, Hugging Face data sets, or anything else that narwhals understands."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -15,7 +15,7 @@ FRAME = "the frame"
 def wrapped(source: Any, argument: str) -> Any:
     """The source as a narwhals frame, or the error that this argument is none."""
     try:
-        return nw.from_native(source)
+        return nw.from_native(_arrow_of(source))
     except nw.exceptions.DuplicateError:
         raise _duplicate(_native_names(source)) from None
     except TypeError:
@@ -23,6 +23,17 @@ def wrapped(source: Any, argument: str) -> Any:
             f"{argument} must be a path, a glob, a list, or a pandas, polars or arrow frame, "
             f"but it is {type(source).__name__}. Convert it to one of these."
         ) from None
+
+
+def _arrow_of(source: Any) -> Any:
+    """A Hugging Face data set as the arrow table it holds, its columns memory-mapped as before; others as they are."""
+    if type(source).__module__.partition(".")[0] != "datasets":
+        return source
+    if isinstance(source, dict):
+        raise ParameterError(f"The data set has several splits ({', '.join(source)}): give one of them.")
+    if not hasattr(source, "with_format") or not hasattr(source, "num_rows"):
+        raise ParameterError("A streamed data set cannot be read as a log: load it without streaming=True.")
+    return source.with_format("arrow")[:]
 
 
 def frame_kind(source: Any) -> Literal["polars", "pandas"]:
