@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DATA ?= ../shared/data
 
-.PHONY: setup demo test slow check bench reproduce docs clean
+.PHONY: setup demo test slow check bench reproduce docs site packages release-check clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -41,6 +41,20 @@ docs: setup
 	$(BIN)/python -m offpolicy.cli.pages > docs/commands.md
 	$(BIN)/python -m offpolicy.cli.learning_page
 	$(BIN)/python -m offpolicy.cli.reproduction_page
+	$(BIN)/python benchmarks/pictures.py
+
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file website/mkdocs.yml
+
+packages: setup
+	test -x build/tools/bin/twine || ($(PYTHON) -m venv build/tools && build/tools/bin/pip install --quiet build twine)
+	rm -rf dist
+	build/tools/bin/python -m build --outdir dist .
+	build/tools/bin/twine check --strict dist/*
+	$(BIN)/python benchmarks/install.py $(if $(JSON),--json) dist/*
+
+release-check: setup
+	$(BIN)/python .ci/release_check.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

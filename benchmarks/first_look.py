@@ -5,7 +5,9 @@ Run: python benchmarks/first_look.py [--json] [--quick] [--rows N] [--items N] [
 The log is what a shop exports: slates of five, 19,000 items, missing ages, feedback that is not in yet, rows written
 twice, three outcomes, dates, decimals, an item's price among the user's columns, a column that nobody fills. Nothing
 is prepared: the first command names the file and nothing else, and what it asks for is given to the next ones, word
-for word. `attempts` counts how often a command had to be typed until it ran. Seconds are those of one core.
+for word. `attempts` counts how often a command had to be typed until it ran. Seconds are those of one core, and
+`resumable_seconds` those of the clock until a killed `learn` would not begin again from nothing. Figures are printed
+as soon as they are known.
 """
 
 import json
@@ -15,6 +17,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -27,7 +30,8 @@ import figures
 ROWS, ITEMS = 400_000, 19_000
 SLATE = 5
 QUICK = 40
-LIMITS = {"inspect": 15.0, "all": 300.0, "peak_gb": 1.5, "attempts": 2}
+LIMITS = {"inspect": 15.0, "all": 300.0, "peak_gb": 1.5, "attempts": 2, "resumable": 60.0}
+LOOK_EVERY = 0.1
 COUNTRIES = ("AT", "BE", "CH", "DE", "ES", "FR", "IT", "NL")
 DEVICES = ("phone", "desktop", "tablet")
 TASTES = 6
@@ -137,22 +141,33 @@ class Typed:
     peak_gb: float
     said: dict[str, object]
     options: list[str]
+    resumable: float = 0.0
+    """Seconds until it had kept a piece of work, where it was asked to."""
 
 
-def typed(words: list[str], options: list[str]) -> Typed:
-    """Type a command; where it refuses, add the options that its own message names, and type it again."""
+def typed(words: list[str], options: list[str], keeps: Path | None = None) -> Typed:
+    """Type a command; where it refuses, add the options that its own message names, and type it again.
+
+    `keeps` is the folder in which it keeps finished pieces of work.
+    """
     for attempt in range(1, REFUSALS + 1):
         command = [str(Path(sys.executable).with_name("offpolicy")), *words, *options]
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            start, kept = time.perf_counter(), 0.0
             process = subprocess.Popen(command, stdout=output, stderr=errors, env=ONE_CORE)
-            _, status, usage = os.wait4(process.pid, 0)
+            while True:
+                pid, status, usage = os.wait4(process.pid, 0 if keeps is None or kept else os.WNOHANG)
+                if pid:
+                    break
+                kept = time.perf_counter() - start if keeps and any(keeps.glob("**/*.safetensors")) else 0.0
+                time.sleep(LOOK_EVERY)
             process.returncode = os.waitstatus_to_exitcode(status)
             output.seek(0)
             errors.seek(0)
             message = errors.read()
             if not process.returncode:
                 said = json.load(output) if "--json" in words else {}
-                return Typed(attempt, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6, said, options)
+                return Typed(attempt, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6, said, options, kept)
         offered = re.findall(r"(?:All at once:|Give) ((?:--\S+ \S+ ?)+)", message)
         if not offered:
             raise SystemExit(f"{shlex.join(command)} refused, and named no option that helps: {message}")
@@ -168,19 +183,25 @@ def look(folder: Path, size: tuple[int, int], as_json: bool) -> None:
     log, learned, judged = folder / "shop.parquet", folder / "run", folder / "judged"
     write_shop_log(log, *size)
     columns = ["--cluster", "user_id"]
-    done = {"inspect": typed(["inspect", str(log), *columns, "--json"], [])}
-    done["learn"] = typed(["learn", str(log), *columns, "--out", str(learned)], [])
-    options = done["learn"].options
-    words = ["evaluate", str(log), *columns, "--policy", str(learned), "--compare", "uniform", "--out", str(judged)]
-    done["evaluate"] = typed(words, options)
-    done["report"] = typed(["report", str(judged)], [])
-    full = size == (ROWS, ITEMS)
-    for command, one in done.items():
+    full, done = size == (ROWS, ITEMS), {}
+
+    def show(command: str, one: Typed) -> Typed:
         limit = LIMITS["inspect"] if command == "inspect" and full else None
         facts = {"peak_gb": round(one.peak_gb, 3), "attempts": one.attempts}
         name = f"first_look.{command}_seconds_of_one_core"
         note = f"peak memory {one.peak_gb:.2f} GB, typed {one.attempts} time(s)"
         figures.Figure(name, one.cpu_seconds, limit, facts=facts, note=note).show(as_json)
+        done[command] = one
+        return one
+
+    show("inspect", typed(["inspect", str(log), *columns, "--json"], []))
+    words = ["learn", str(log), *columns, "--out", str(learned)]
+    learning = show("learn", typed(words, [], learned))
+    limit = LIMITS["resumable"] if full else None
+    figures.Figure("first_look.resumable_seconds", learning.resumable, limit).show(as_json)
+    words = ["evaluate", str(log), *columns, "--policy", str(learned), "--compare", "uniform", "--out", str(judged)]
+    show("evaluate", typed(words, learning.options))
+    show("report", typed(["report", str(judged)], []))
     total = sum(one.cpu_seconds for one in done.values())
     figures.Figure("first_look.seconds_of_one_core", total, LIMITS["all"] if full else None).show(as_json)
     peak = max(one.peak_gb for one in done.values())

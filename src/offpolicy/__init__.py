@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from offpolicy.estimators import ESTIMATORS, OFFICIAL, weight
     from offpolicy.evaluation import audit, compare_propensity_models, evaluate
     from offpolicy.learning import LearnerConfig, learn_policy
-    from offpolicy.log import LoggedData, from_obp, read_log, to_obp
+    from offpolicy.log import LoggedData, from_obp, open_store, prepare_log, read_log, to_obp
     from offpolicy.nuisances import Nuisances
     from offpolicy.propensity import fit_logging_policy, repeat_test
     from offpolicy.uncertainty import calibrate_gamma, row_uncertainty
@@ -35,8 +35,10 @@ _HOME = {
     "repeat_test": "offpolicy.propensity",
     "from_obp": "offpolicy.log",
     "learn_policy": "offpolicy.learning",
+    "open_store": "offpolicy.log",
     "load_policy": "offpolicy.artifacts",
     "compare_propensity_models": "offpolicy.evaluation",
+    "prepare_log": "offpolicy.log",
     "read_log": "offpolicy.log",
     "row_uncertainty": "offpolicy.uncertainty",
     "save_policy": "offpolicy.artifacts",
@@ -62,6 +64,8 @@ __all__ = [
     "from_obp",
     "learn_policy",
     "load_policy",
+    "open_store",
+    "prepare_log",
     "read_log",
     "repeat_test",
     "row_uncertainty",

@@ -44,9 +44,9 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         raise OffPolicyError(f"{target} cannot be written as a file, because it is a folder. Choose another name.")
     with _readable_errors(target), _sibling(target, folder=False) as temporary:
         yield temporary
-        _flush(temporary)
+        flush(temporary)
         temporary.replace(target)
-        _flush(target.parent)
+        flush(target.parent)
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> None:
@@ -71,9 +71,9 @@ def new_version(path: str | Path) -> Iterator[Path]:
         yield version
         (temporary / CURRENT).write_text(version.name, encoding="ascii")
         for inside in (*temporary.rglob("*"), temporary):
-            _flush(inside)
+            flush(inside)
         _publish(temporary, version, target)
-        _flush(target.parent)
+        flush(target.parent)
 
 
 def current_version(path: str | Path) -> Path:
@@ -121,6 +121,16 @@ def remove_leftovers(path: str | Path) -> None:
         with suppress(OSError), lock(other, wait=False) as held:  # an error means that its writer is still running
             if held:
                 _remove(other)
+
+
+@contextmanager
+def scratch_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder beside this path, of this process alone, which is removed when the block ends.
+
+    What killed processes left of theirs is removed first.
+    """
+    with _sibling(_resolved(path), folder=True) as folder:
+        yield folder
 
 
 @contextmanager
@@ -197,16 +207,17 @@ def _publish(temporary: Path, version: Path, target: Path) -> None:
         former = _current_id(target)
         (target / VERSIONS).mkdir(exist_ok=True)
         version.rename(target / VERSIONS / version.name)
-        _flush(target / VERSIONS)
+        flush(target / VERSIONS)
         (temporary / CURRENT).replace(target / CURRENT)
-        _flush(target)
+        flush(target)
         if held:
             for other in versions(target):
                 if other.name not in (version.name, former):
                     _remove(other)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Have a file or folder on the disk, also after a power cut."""
     if os.name == "nt" and path.is_dir():
         return  # folders cannot be opened there
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -214,6 +225,15 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def remove_tree(folder: Path, *, inside: bool = False) -> None:
+    """Remove a folder that a command made for itself; with `inside` only what it holds."""
+    if inside:
+        for one in folder.iterdir() if folder.is_dir() else ():
+            _remove(one)
+    else:
+        _remove(folder)
 
 
 def _remove(path: Path) -> None:

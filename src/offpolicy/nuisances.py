@@ -6,11 +6,14 @@ can be saved beside a run and loaded again for the same log, identified by its f
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -19,16 +22,34 @@ from offpolicy.atomic import write_atomic
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
+from offpolicy.memory import trim
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.progress import progress
 from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy, packed, unpacked
-from offpolicy.rewards import CrossFittedRewards, PooledRewardModel, RewardFitConfig, RewardModel, fit_reward_model
-from offpolicy.uncertainty import Form, Normalisation, calibrate_gamma, row_uncertainty, uncertainty_of
+from offpolicy.rewards import (
+    CrossFittedRewards,
+    PooledRewardModel,
+    RewardFitConfig,
+    RewardModel,
+    fit_reward_model,
+    row_rewards,
+)
+from offpolicy.uncertainty import (
+    Form,
+    Normalisation,
+    UncertaintyModel,
+    calibrate_gamma,
+    row_uncertainty,
+    uncertainty_of,
+)
 
+SAMPLE_ROWS = 500_000
+"""Rows that nuisances of a log in many shards are fitted to: a sample of whole units, or all where there are fewer."""
 FOLDER = "nuisances"
 UNFINISHED = "unfinished"
 FORMAT = 1
+SAMPLE = "nuisances"
 
 
 class Nuisances:
@@ -44,15 +65,21 @@ class Nuisances:
         reward_model: RewardModel | None = None,
         seed: int = 0,
         folder: str | Path | None = None,
+        sample_rows: int = SAMPLE_ROWS,
     ) -> None:
         """`model` names the model of β̂ to fit where no `logging_policy` is given.
 
         A β̂ that is given decides how actions are coded: the log's are matched to it by id. With the `folder` of a run,
         what is finished of a fit is kept there until all of it is saved, so that a killed run resumes within the fit.
+        What is fitted to a log of many shards is fitted to a sample of about `sample_rows` rows, units being whole.
         """
         self._keep = None if folder is None else Path(folder).expanduser() / FOLDER / UNFINISHED
-        self.log = log if logging_policy is None else log.with_actions(logging_policy.actions)
-        self.model, self.seed = model, seed
+        self.log = log
+        if logging_policy is not None and (
+            log.n_shards == 1 or logging_policy.actions.vocabulary != log.actions.vocabulary
+        ):  # the arrays of a long log stay where they are
+            self.log = log.with_actions(logging_policy.actions)
+        self.model, self.seed, self.sample_rows = model, seed, sample_rows
         self._logging, self._given_rewards, self._given_uncertainty = logging_policy, reward_model, uncertainty
         self._pooled: PooledRewardModel | None = None
         self._others: dict[str, PooledRewardModel] = {}
@@ -60,21 +87,33 @@ class Nuisances:
         self._uncertainty: dict[tuple[Form, Normalisation], Tensor] = {}
 
     @property
+    def sample_share(self) -> float:
+        """The share of units that nuisances are fitted to: 1 for a log in memory, or of few enough rows."""
+        return 1.0 if self.log.n_shards == 1 else min(self.sample_rows / self.log.n_rows, 1.0)
+
+    @cached_property
+    def fitted_log(self) -> LoggedData:
+        """The rows that nuisances are fitted to: all, or of a long log in many shards a sample of whole units."""
+        if self.sample_share == 1.0:
+            return self.log.undivided
+        return self.log.take(self.log.of_share(self.sample_share, SAMPLE)).undivided
+
+    @property
     def logging_policy(self) -> Policy:
         """β̂: the one given, or fitted to the log."""
         if self._logging is None:
             config = FitConfig(seed=self.seed, keep=self._keep)
             with progress("estimating the logging policy", None):
-                self._logging = fit_logging_policy(self.log, self.model, config=config, seed=self.seed)
+                self._logging = fit_logging_policy(self.fitted_log, self.model, config=config, seed=self.seed)
         return self._logging
 
     @property
     def log_logging(self) -> Tensor:
-        """log β̂(a_n|x_n) of every row, float64."""
-        return logged_log_prob(self.logging_policy, self.log)
+        """log β̂(a_n|x_n) of every row of the fitted log, float64."""
+        return logged_log_prob(self.logging_policy, self.fitted_log)
 
     def uncertainty(self, form: Form = "per_action", normalisation: Normalisation = "raw") -> Tensor:
-        """U of every row: the one given, or that of a fitted β̂ in this form, wherever β̂ was fitted."""
+        """U of every row of the fitted log: the one given, or that of a β̂ in this form, wherever β̂ was fitted."""
         if self._given_uncertainty is not None:
             return self._given_uncertainty
         beta = self.logging_policy
@@ -88,8 +127,8 @@ class Nuisances:
             with progress("estimating its uncertainty", None):
                 own = (
                     row_uncertainty(beta, form, normalisation=normalisation)
-                    if beta.is_own(self.log)
-                    else self.uncertainty_of(self.log, *key)
+                    if beta.is_own(self.fitted_log)
+                    else self.uncertainty_of(self.fitted_log, *key)
                 )
             assert own is not None
             self._uncertainty[key] = own
@@ -106,7 +145,7 @@ class Nuisances:
 
     @property
     def known_uncertainty(self) -> Tensor | None:
-        """U of every row; None where β̂ is a policy whose uncertainty is unknown."""
+        """U of every row of the fitted log; None where β̂ is a policy whose uncertainty is unknown."""
         known = self._given_uncertainty is not None or isinstance(self.logging_policy, LoggingPolicy)
         return self.uncertainty() if known else None
 
@@ -116,7 +155,7 @@ class Nuisances:
         beta = self.logging_policy
         if not isinstance(beta, LoggingPolicy):
             raise ParameterError("γ can be calibrated for a policy fitted by fit_logging_policy only. Give a number.")
-        own = self.uncertainty() if beta.is_own(self.log) else None
+        own = self.uncertainty() if beta.is_own(self.fitted_log) else None
         return calibrate_gamma(beta, uncertainty=own, seed=self.seed).gamma
 
     @property
@@ -126,7 +165,7 @@ class Nuisances:
             return self._given_rewards
         if self._pooled is None:
             design = self.logging_policy.whole.design if isinstance(self.logging_policy, LoggingPolicy) else None
-            self._pooled = PooledRewardModel.fit(self.log, design)
+            self._pooled = PooledRewardModel.fit(self.fitted_log, design)
         return self._pooled
 
     def reward_model_of(self, log: LoggedData) -> RewardModel:
@@ -142,7 +181,7 @@ class Nuisances:
         if self._given_rewards is not None:
             return self._given_rewards
         if scorer not in self._cross_fitted:
-            fitted = fit_reward_model(self.log, scorer, config=config or RewardFitConfig(seed=self.seed))
+            fitted = fit_reward_model(self.fitted_log, scorer, config=config or RewardFitConfig(seed=self.seed))
             self._cross_fitted[scorer] = fitted
         return self._cross_fitted[scorer]
 
@@ -154,14 +193,14 @@ class Nuisances:
         if saved is None:
             return None
         facts, tensors = saved
-        facts = {"format": FORMAT, "fingerprint": self.log.fingerprint, "seed": self.seed, "propensity": facts}
+        facts = {"format": FORMAT, "fingerprint": self.fitted_log.fingerprint, "seed": self.seed, "propensity": facts}
         tensors |= {f"uncertainty/{form}/{kind}": values for (form, kind), values in self._uncertainty.items()}
         if self._pooled is not None:
             facts["rewards"], own = self._pooled.packed()
             tensors |= {f"rewards/{name}": values for name, values in own.items()}
         if "gamma" in self.__dict__:
             facts["gamma"] = self.gamma
-        path = _path(folder, self.log, self.model, self.seed)
+        path = _path(folder, self.fitted_log, self.model, self.seed)
         content = {name: values.detach().contiguous().clone() for name, values in tensors.items()}
         write_atomic(path, save(content, metadata={"offpolicy": json_text(facts, "nuisances")}))
         if self._keep is not None:
@@ -171,36 +210,91 @@ class Nuisances:
     @classmethod
     def load(cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0) -> "Nuisances | None":
         """What was saved in a run's folder for this log, model and seed; None where nothing usable is."""
-        path = _path(folder, log, model, seed)
+        nuisances = cls(log, model=model, seed=seed)
+        path = _path(folder, nuisances.fitted_log, model, seed)
         if not path.is_file():
             return None
         try:
             with safe_open(path, framework="pt") as file:
                 facts = json.loads((file.metadata() or {}).get("offpolicy", "null"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            return cls._restored(facts, tensors, log, model, seed)
+            return nuisances._restored(facts, tensors)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, OffPolicyError):
             return None  # it is fitted again
 
-    @classmethod
-    def _restored(
-        cls, facts: Any, tensors: Mapping[str, Tensor], log: LoggedData, model: str, seed: int
-    ) -> "Nuisances | None":
-        if facts["format"] != FORMAT or facts["fingerprint"] != log.fingerprint:
+    def _restored(self, facts: Any, tensors: Mapping[str, Tensor]) -> "Nuisances | None":
+        if facts["format"] != FORMAT or facts["fingerprint"] != self.fitted_log.fingerprint:
             return None
-        nuisances = cls(log, model=model, seed=seed)
-        nuisances._logging = unpacked(facts["propensity"], tensors, log, seed)
+        self._logging = unpacked(facts["propensity"], tensors, self.fitted_log, self.seed)
         for name, values in tensors.items():
             if name.startswith("uncertainty/"):
                 _, form, kind = name.split("/")
-                nuisances._uncertainty[form, kind] = values  # type: ignore[index]
+                self._uncertainty[form, kind] = values  # type: ignore[index]
         if "gamma" in facts:
-            nuisances.__dict__["gamma"] = facts["gamma"]
+            self.__dict__["gamma"] = facts["gamma"]
         if "rewards" in facts:
             own = {n.removeprefix("rewards/"): v for n, v in tensors.items() if n.startswith("rewards/")}
             design = DesignMatrix.from_json(facts["rewards"]["design"])
-            nuisances._pooled = PooledRewardModel.unpacked(facts["rewards"], own, design)
-        return nuisances
+            self._pooled = PooledRewardModel.unpacked(facts["rewards"], own, design)
+        return self
+
+    def for_shards(self, reward_model: bool) -> "ShardNuisances":
+        """The same for the rows of any shard, as it can be sent to whoever works on it."""
+        beta = self.logging_policy
+        if self._given_uncertainty is not None:
+            raise ParameterError("U given row by row cannot be divided into shards. Give the fitted logging policy.")
+        own: dict[str, Tensor] = {}
+        if isinstance(beta, LoggingPolicy) and beta.is_own(self.fitted_log):
+            own |= {"log_logging": beta.row_log_prob, "uncertainty": self.uncertainty()}
+        rewards = self.reward_model if reward_model else None
+        trim()
+        if isinstance(rewards, PooledRewardModel) and rewards.fingerprint == self.fitted_log.fingerprint:
+            own["imputed"] = rewards.imputed
+            rewards = replace(rewards, imputed=torch.empty(0))
+        ends = np.zeros(1, dtype=np.int64)
+        if own:
+            inside = [int(shard.of_share(self.sample_share, SAMPLE).sum()) for shard in self.log.shards]
+            ends = np.concatenate([ends, np.cumsum(inside)])
+        return ShardNuisances(
+            beta.whole.policy if isinstance(beta, LoggingPolicy) else beta,
+            UncertaintyModel.of(beta) if isinstance(beta, LoggingPolicy) else None,
+            rewards,
+            self.sample_share if own else 0.0,
+            ends.tolist(),
+            own,
+        )
+
+
+@dataclass(frozen=True)
+class ShardNuisances:
+    """β̂, U and q̂ for the rows of any shard; of rows they were fitted to, what models say that did not see them."""
+
+    logging: Policy
+    uncertainty: UncertaintyModel | None
+    reward_model: RewardModel | None
+    share: float
+    """Of the units that they were fitted to."""
+    ends: list[int]
+    """Where the fitted rows of each shard begin among all of them."""
+    own: Mapping[str, Tensor]
+    """log β̂, U and q̂ of the fitted rows."""
+
+    def values(self, shard: LoggedData, index: int) -> dict[str, Tensor]:
+        """log β̂ and U of every row of a shard, and q̂ of the fitted ones, the others being 0."""
+        inside = torch.from_numpy(shard.of_share(self.share, SAMPLE))
+        given: dict[str, Callable[[], Tensor]] = {"log_logging": lambda: logged_log_prob(self.logging, shard)}
+        if (uncertainty := self.uncertainty) is not None:
+            given["uncertainty"] = lambda: uncertainty(shard)
+        if (rewards := self.reward_model) is not None:
+            given["imputed"] = lambda: row_rewards(rewards, shard)
+        found = {}
+        for name, work in given.items():
+            own = self.own.get(name)
+            all_own = own is not None and bool(inside.all())
+            found[name] = torch.empty(shard.n_rows, dtype=torch.float64) if all_own else work().double()
+            if own is not None:
+                found[name][inside] = own[self.ends[index] : self.ends[index + 1]].double()
+        return found
 
 
 def _path(folder: str | Path, log: LoggedData, model: str, seed: int) -> Path:

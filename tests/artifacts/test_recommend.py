@@ -181,7 +181,7 @@ def test_text_is_matched_by_spelling(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("who\n1\n2\n3\n")
     assert names.recommend(tmp_path / "c.csv", 1)["unknown"].to_list() == [False, False, True]
     flags = of_arrays(tmp_path, {"who": [True, False, True]})
-    (tmp_path / "c.csv").write_text("who\ntrue\nperhaps\n\nfalse\n")
+    (tmp_path / "c.csv").write_text("who\ntrue\nperhaps\n\nFalse\n")
     assert flags.recommend(tmp_path / "c.csv", 1)["unknown"].to_list() == [False, True, True, False]
 
 

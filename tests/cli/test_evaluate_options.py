@@ -1,11 +1,15 @@
 """`offpolicy evaluate` and `learn` with several rewards, policies in files, times and formats: as in Python."""
 
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from offpolicy import evaluate, read_log
 from offpolicy.artifacts import load_policy
@@ -155,3 +159,94 @@ def test_completion_offers_what_there_is() -> None:
 def test_policies_without_a_name_have_their_own(folder: Path) -> None:
     given = (str(folder / "lists.parquet"), "mine:best", "column:better", "uniform", "new=pi")
     assert list(named_policies(given)) == ["lists", "best", "better", "uniform", "new"]
+
+
+# Fuzz
+
+TEXT = st.text(max_size=8).filter(lambda text: not text.startswith("-"))
+NUMBERS = st.sampled_from(["0", "1", "-1", "0.5", "nan", "inf", "1e308", "1e-300", "", "0x1", "calibrated"])
+EXPRESSIONS = st.one_of(
+    st.sampled_from(["click", "revenue", "returns", "value=0.1*click + revenue", "click/0", "click - click", "=click"]),
+    st.sampled_from(["__import__('os')", "click.real", "click**99", "a=b=click", "1", "-click", "(" * 300, "item", ""]),
+    st.text(alphabet="clik+-*/().=0123 ", max_size=12).filter(lambda text: not text.startswith("-")),
+)
+LIMITS = [
+    "returns<=+2%",
+    "revenue>=-5%",
+    "returns<=2",
+    "returns",
+    "<=2%",
+    "returns<=+nan%",
+    "returns<=+2%<=+2%",
+    "no<=1%",
+]
+FORMS = ["better", "uniform", "a=uniform", "uniform=better", "column:better", "lists.parquet", "rows.csv", "log.csv"]
+FORMS += [".", "json:loads", "os:nothing", "no.such:thing", "=", "a=", "=uniform", "b=nothing", "/dev/null", "x.onnx"]
+BY = ["segment", "age", "time", "week", "hour", "weekday", "request", "item", "click", "nothing", ""]
+TIMES = [
+    "2026-09-20",
+    "2026-09-20T12:00",
+    "2030-01-01",
+    "1970-01-01",
+    "yesterday",
+    "2026-13-40",
+    "",
+    "2026-09-20+25:00",
+]
+ESTIMATORS = ["ips", "dr", "all", "log_sum_exp", "mips", "sips", "nothing", ""]
+VALUES: dict[str, st.SearchStrategy[str]] = {
+    "--policy": st.sampled_from(FORMS) | TEXT,
+    "--compare": st.sampled_from(FORMS) | TEXT,
+    "--key": st.sampled_from(["request", "segment", "age", "nothing", ""]),
+    "--reward": EXPRESSIONS,
+    "--guardrail": st.sampled_from(LIMITS) | TEXT,
+    "--winsorise": NUMBERS,
+    "--by": st.sampled_from(BY) | TEXT,
+    "--held-out-after": st.sampled_from(TIMES) | TEXT,
+    "--estimator": st.sampled_from(ESTIMATORS) | TEXT,
+    "--interval": st.sampled_from([*INTERVAL_NAMES, "nothing", ""]),
+    "--gamma": NUMBERS,
+    "--level": NUMBERS,
+    "--format": st.sampled_from(["table", "json", "csv", "md", "xml", ""]),
+    "--user-model": st.sampled_from(["auto", "any", "cascade", "nothing"]),
+}
+option_sets = st.lists(
+    st.sampled_from(sorted(VALUES)).flatmap(lambda option: st.tuples(st.just(option), VALUES[option])), max_size=5
+)
+
+
+@pytest.fixture(scope="module")
+def small(folder: Path) -> Path:
+    pl.read_parquet(folder / "log.parquet").head(90).write_parquet(folder / "small.parquet")
+    return folder
+
+
+def check_evaluation(folder: Path, words: list[tuple[str, str]]) -> None:
+    """Whatever the options, there is an answer, or one paragraph that says what is wrong."""
+    given_words = [word for option in words for word in option]
+    roles: tuple[Any, ...] = (*ROLES, "--logging-model", "uniform", "--no-propensity-models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        found = run("evaluate", "small.parquet", *roles, "--policy", "p=better", *given_words)
+    assert found.code in (0, 1), found
+    assert "Traceback" not in found.err
+    if found.code:
+        assert found.out == ""
+        assert found.err.startswith("offpolicy: ")
+        assert found.err.count("\n") == 1 or " problems.\n" in found.err
+    elif ("--format", "json") in words[-1:]:
+        assert json.loads(found.out)["evaluation"]["policies"]["p"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(words=option_sets)
+def test_any_options_are_answered_or_refused(small: Path, words: list[tuple[str, str]]) -> None:
+    check_evaluation(small, words)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(20_000)
+@settings(max_examples=10_000, derandomize=False, deadline=None, suppress_health_check=list(HealthCheck))
+@given(words=option_sets)
+def test_ten_thousand_options_are_answered_or_refused(small: Path, words: list[tuple[str, str]]) -> None:
+    check_evaluation(small, words)

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.cli.learning_page import coat_table, methods_table, refreshed_page, worlds_table
+from offpolicy.cli.learning_page import (
+    ablation_table,
+    coat_table,
+    defaults_table,
+    methods_table,
+    refreshed_page,
+    worlds_table,
+)
 from offpolicy.errors import LogError
 from offpolicy.learning import METHODS
 
@@ -39,6 +46,22 @@ def test_the_table_of_worlds_says_what_the_rows_say() -> None:
     assert lines[-2].startswith("| *logging policy* | 3 | 0.3000")
     assert lines[-1].startswith("| *best possible* | 3 | 0.9000")
     assert worlds_table([]) == "No rows yet.\n"
+
+
+def test_the_defaults_table_says_what_the_rows_say() -> None:
+    """Two seeds of one setting searched in hindsight, a third not: shares .5 and 1, one run below logging."""
+    made: list[dict[str, Any]] = []
+    for seed, auto in enumerate((0.5, 0.6, 0.1)):
+        common = {"setting": 4, "name": "world", "seed": seed, "logging": 0.4 + 0.2 * (seed == 2)}
+        made.append(common | {"job": "auto", "value": auto, "method": "dm", "covered": seed == 0})
+        made += [common | {"job": job, "value": 0.45} for job in ("uips", "uips_permuted")]
+    best = {f"4/{seed}": {"value": 0.6} for seed in range(2)}
+    line = defaults_table(made, best).splitlines()[2]
+    assert line == "| 4 world | 2 | 0.400 | 0.600 | 0.550 | 0.75 | dm | 1/2 | 0 | 0.450 | – | – | – |"
+    assert defaults_table(made, {}) == ablation_table(made) == "No rows yet.\n"  # one setting has no standard error
+    other = [row | {"setting": 5, "value": row["value"] - 0.1 * (row["job"] == "uips_permuted")} for row in made]
+    line = ablation_table(made + other).splitlines()[2]
+    assert line == "| `uips` | U permuted over rows | 6 | 2 | +0.0500 ± 0.0500 | 1/2 |"
 
 
 def test_four_lines_of_coat_stand_beside_the_paper() -> None:

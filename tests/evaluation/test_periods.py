@@ -9,6 +9,7 @@ import torch
 from offpolicy.evaluation import PolicyRows
 from offpolicy.evaluation.auto import auto_estimate, logging_estimate
 from offpolicy.evaluation.comparison import difference_width
+from offpolicy.evaluation.statistics import Asked
 from offpolicy.log import LoggedData, Vocabulary
 
 ROWS = 4_000
@@ -58,20 +59,20 @@ def test_independent_rows_are_seldom_taken_for_waves() -> None:
 
 
 def test_without_enough_distinct_times_there_are_no_periods() -> None:
-    assert waves(0.0, rows=900).by_period is None
+    assert waves(0.0, rows=900).period_edges is None
     rows = waves(0.0)
-    assert replace(rows, log=replace(rows.log, timestamp=None)).by_period is None
+    assert replace(rows, log=replace(rows.log, timestamp=None)).period_edges is None
     few = np.arange(ROWS, dtype=np.int64) % 7
-    assert replace(rows, log=replace(rows.log, timestamp=few)).by_period is None
+    assert replace(rows, log=replace(rows.log, timestamp=few)).period_edges is None
 
 
 def test_named_clusters_give_way_to_periods() -> None:
     rows = waves(0.2)
     users = Vocabulary([f"user {number}" for number in range(1_000)])
     cluster = np.arange(ROWS, dtype=np.int32) % 1_000
-    named = replace(rows, log=replace(rows.log, cluster=cluster, cluster_vocabulary=users)).by_period
-    plain = rows.by_period
-    assert named is not None
+    named = replace(rows, log=replace(rows.log, cluster=cluster, cluster_vocabulary=users))
+    found, plain = named.clustered_by_period(Asked("snips")), rows.clustered_by_period(Asked("snips"))
+    assert found is not None
     assert plain is not None
-    assert named.log.cluster is not None
-    assert np.array_equal(named.log.cluster, plain.log.cluster)  # type: ignore[arg-type]
+    assert found.clusters == 20
+    assert np.array_equal(found.columns, plain.columns)

@@ -313,13 +313,13 @@ def test_balance_by_hand() -> None:
         spread = np.sqrt(np.average((feature[context] - mean) ** 2, weights=events))
         after = (np.average(feature[context], weights=events * ratio) - mean) / spread
         expected[name] = ((feature.mean() - mean) / spread, after)
-    found = covariate_balance(rows.log, rows)
+    found = covariate_balance(rows)
     assert {name: (before, after) for name, before, after in found} == {
         name: pytest.approx(pair, abs=1e-5) for name, pair in expected.items()
     }
     order = sorted(expected, key=lambda name: -abs(expected[name][1]))
     assert [name for name, _, _ in found] == order
-    assert [name for name, _, _ in covariate_balance(rows.log, rows, most=2)] == order[:2]
+    assert [name for name, _, _ in covariate_balance(rows, most=2)] == order[:2]
     assert judged(rows).balance == found
 
 

@@ -183,14 +183,16 @@ def test_gamma_is_calibrated_when_it_is_asked_for() -> None:
 
 
 def test_lambda_follows_the_log() -> None:
-    """λ is E[(r·ρ)²], winsorised, times the events of a step; the cap is √λ/2, the constants stay by name."""
+    """λ is E[(r·ρ)²], winsorised, times four events a learned number; the cap is √λ/2, the constants stay by name."""
     small = Small.draw(7)
     given: dict[str, Any] = {"logging_policy": small.logging, "uncertainty": small.uncertainty}
     trainer = prepare_training(small.log, "uips", **given, scorer=lambda log: linear_scorer(log).double())
     rows = trainer.objective.rows
     ratio = (-np.log(ACTIONS) - rows.fixed["log_logging"]).exp()  # the policy is uniform before the first step
     square = (small.reward * ratio).square()  # 14 rows: their 99 % quantile is the largest
-    lam = float(square.mean()) * trainer.objective.events_a_batch
+    learned = sum(p.numel() for p in trainer.scorer.parameters())
+    assert 4 * small.log.n_rows > learned
+    lam = float(square.mean()) * 4 * small.log.n_rows / learned
     assert trainer.objective.spec.values["lam"] == pytest.approx(lam, rel=1e-6)
     capped = prepare_training(small.log, "bips_cap", logging_policy=small.logging).objective.spec.values["cap"]
     assert capped == pytest.approx(max(lam**0.5 / 2, 1.0), rel=1e-4)

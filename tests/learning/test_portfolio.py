@@ -1,5 +1,6 @@
 """`method="auto"`: what it chooses is near the best of what it learned, and what it says about logging is true."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.comparison import best_by_value
 from offpolicy.evaluation.evaluate import Evaluator
 from offpolicy.evaluation.options import Options
-from offpolicy.learning import PORTFOLIO, learn_policy, member_settings
-from offpolicy.log import LoggedData
+from offpolicy.learning import PORTFOLIO, held_out_unit, learn_policy, member_settings
+from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import UniformPolicy
+from offpolicy.workflows.holdout import Holdout
 
 WORLD = LinearSoftmaxWorld.draw(0, n_actions=10, dimensions=3, alignment=0.2)
 LOG = WORLD.log(1, 3000)
@@ -52,6 +54,55 @@ def test_the_preferred_candidate_stays_unless_another_is_clearly_better() -> Non
     best, bound = best_by_value(estimates, 0.95, None)
     assert best == "good"
     assert bound == pytest.approx(max(estimates[best].value - estimates[best].width.half(1 - 0.05 / 3), 0.0))
+
+
+def test_a_proven_candidate_takes_the_place_of_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logging has .50; the preferred candidate .65 ± .20, another .68 ± .02: too close to tell apart, but only the
+    second is certainly better than logging. With .64 instead it is not taken, nor if logging is not looked at."""
+
+    def estimate(value: float, half: float) -> Any:
+        return SimpleNamespace(value=value, error=half, width=SimpleNamespace(half=lambda level: half))
+
+    def apart(one: Any, other: Any) -> Any:
+        return SimpleNamespace(half=lambda level: max(one.error, other.error))
+
+    monkeypatch.setattr("offpolicy.evaluation.comparison.difference_width", apart)
+    logging, preferred = estimate(0.5, 0.01), estimate(0.65, 0.2)
+    for value, best in ((0.68, "timid"), (0.64, "bold")):
+        estimates = {"bold": preferred, "timid": estimate(value, 0.02)}
+        assert best_by_value(estimates, 0.95, "bold", logging)[0] == best
+        assert best_by_value(estimates, 0.95, "bold")[0] == "bold"
+    proven = {"bold": estimate(0.65, 0.1), "timid": estimate(0.68, 0.02)}
+    assert best_by_value(proven, 0.95, "bold", logging)[0] == "bold"
+
+
+def test_rows_are_held_out_where_contexts_are_ids() -> None:
+    """Nothing is learned of an id that is held out as a whole; clusters that were named stay whole."""
+    random = np.random.default_rng(0)
+    users, rows = 300, 6_000
+    ids = Vocabulary(np.array([f"u{i:04d}" for i in range(users)]))
+    contexts = FeatureTable({"user": CategoricalColumn(np.arange(users, dtype=np.int32), ids)})
+    user, action = random.integers(users, size=rows), random.integers(5, size=rows)
+    reward = (random.random(rows) < np.where(action == user % 5, 0.8, 0.2)).astype(float)
+    given: dict[str, Any] = {"context_index": user, "actions": 5}
+    log = LoggedData.from_arrays(contexts, action, reward, **given)
+    assert held_out_unit(log) == "row"
+    (first, train), (second, held) = log.divide((0.8, 0.2), by="row")
+    assert np.array_equal(np.sort(np.concatenate([first, second])), np.arange(rows))
+    assert set(np.unique(held.context_index)) <= set(np.unique(train.context_index))
+    longer = LoggedData.from_arrays(
+        contexts,
+        np.append(action, action[:50]),
+        np.append(reward, reward[:50]),
+        context_index=np.append(user, user[:50]),
+        actions=5,
+    )
+    again = longer.divide((0.8, 0.2), by="row")[0][0]
+    assert np.array_equal(again[again < rows], first)
+    assert held_out_unit(LOG) is None
+    assert held_out_unit(LoggedData.from_arrays(contexts, action, reward, cluster=user % 40, **given)) is None
+    assert Holdout.of(log, 0.2, 0).unit == "row"
+    assert Holdout.from_json(Holdout.of(log, 0.2, 0).to_json()) == Holdout.of(log, 0.2, 0)
 
 
 def test_staying_with_logging_is_said_where_nothing_is_better() -> None:

@@ -1,13 +1,17 @@
 """What a log is known by: its fingerprint, its rows' hashes, its actions' ids, its batches and its event weights."""
 
 from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from offpolicy.errors import LogError
-from offpolicy.log import ActionTable, FeatureTable, LoggedData, NumericColumn, Vocabulary
+from offpolicy.log import ActionTable, FeatureTable, LoggedData, NumericColumn, Vocabulary, read_log
 
 N = 24
 USER = np.arange(N) % 6
@@ -205,3 +209,31 @@ def test_parts_and_changes_keep_hashes_that_are_right() -> None:
         assert np.array_equal(part.context_hashes, fresh.context_hashes)
         assert np.array_equal(part.cluster_hashes, fresh.cluster_hashes)
         assert part.fingerprint == fresh.fingerprint
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson", "pandas"])
+def test_a_log_is_the_same_in_every_format(tmp_path: Path, form: str) -> None:
+    place = pl.Series(range(N))
+    frame = pl.DataFrame(
+        {
+            "member": place % 2 == 0,
+            "city": pl.Series(["Oslo", "Bonn", None] * 8).cast(pl.Categorical),
+            "age": place * 0.1,
+            "spent": pl.Series([Decimal(k) / 4 for k in range(N)], dtype=pl.Decimal(8, 2)),
+            "signup": [date(2024, 1, 1 + k) for k in range(N)],
+            "places": place.cast(pl.Int16),
+            "at": [datetime(2026, 1, 1, k, 0, 0, 123_000) for k in range(N)],
+            "item": [f"i{k % 3}" for k in range(N)],
+            "click": (place % 5 == 0).cast(pl.Int8),
+        }
+    )
+    frame.write_parquet(tmp_path / "log.parquet")
+    other = tmp_path / ("log.ndjson" if form == "ndjson" else "log.csv")
+    if form == "csv":
+        frame.write_csv(other)
+    else:  # JSON has no decimals, and pandas no decimals of its own
+        plain = frame.with_columns(pl.col("spent").cast(pl.Float64))
+        plain.write_ndjson(other) if form == "ndjson" else plain.to_pandas().to_csv(other, index=False)
+    given: dict[str, Any] = {"context": frame.columns[:6], "action": "item", "reward": "click", "timestamp": "at"}
+    one, two = read_log(tmp_path / "log.parquet", **given), read_log(other, **given)
+    np.testing.assert_array_equal(one.row_hashes, two.row_hashes)

@@ -14,7 +14,8 @@ import pytest
 
 from offpolicy.errors import LogError, OffPolicyError
 from offpolicy.log import LoggedData, NumericColumn, read_log
-from offpolicy.workflows.roles import LogSpec, resolve
+from offpolicy.workflows.prepare import resolve
+from offpolicy.workflows.roles import LogSpec
 
 N = 12
 PLAIN = pl.DataFrame(
@@ -177,6 +178,24 @@ READ: dict[str, tuple[Any, dict[str, Any], Callable[[LoggedData], Any], Any]] = 
     "null is no city": (at(3, None, "city"), {"missing": {"city": "drop"}}, lambda log: log.n_rows, 11),
     "decimals": (with_column(age=[Decimal("1.25")] * N), {}, lambda log: set(ages(log)), {1.25}),
     "booleans": (with_column(age=[True, False] * 6), {}, lambda log: levels(log, "age")[:2], [True, False]),
+    "booleans in CSV": (
+        ("log.csv", with_column(age=[True, False] * 6).write_csv().encode()),
+        {},
+        lambda log: levels(log, "age")[:2],
+        [True, False],
+    ),
+    "booleans as pandas writes them": (
+        ("log.csv", with_column(age=["True", None, "False"] * 4).write_csv().encode()),
+        {},
+        lambda log: levels(log, "age")[:3],
+        [True, None, False],
+    ),
+    "true among other words": (
+        with_column(city=["true", "false", "perhaps"] * 4),
+        {},
+        lambda log: levels(log, "city")[:3],
+        ["true", "false", "perhaps"],
+    ),
     "enums": (
         PLAIN.with_columns(pl.col("city").cast(pl.Enum(["Bonn", "Oslo", "Rome"]))),
         {},

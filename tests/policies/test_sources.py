@@ -110,7 +110,7 @@ def test_rows_with_probabilities_joined_by_the_context() -> None:
         ({"request": [f"r{n}" for n in range(N)], "item": ["tea"] * N, "prob": [1.5] * N}, r"in \[0, 1\]"),
         (
             {"request": [f"r{n // 2}" for n in range(2 * N)], "item": ITEMS[:2] * N, "prob": [0.7] * 2 * N},
-            r"sum to 1\.4",
+            r"the request with request r0 probabilities that sum to 1\.4 \(so for 120 of 120 requests\)",
         ),
     ],
 )

@@ -136,6 +136,10 @@ def test_a_log_that_shares_no_row_is_evaluated_whole(learned: Path, tmp_path: Pa
     a_frame(300, seed=5).write_parquet(tmp_path / "other.parquet")
     found = run("evaluate", tmp_path / "other.parquet", "--policy", learned / "run", "--json", *QUICK[2:]).json
     assert _rows_used(found) == 300
+    assert any(note.startswith("run was learned from another log") for note in found["run"]["notes"])
+    refused = run("evaluate", tmp_path / "other.parquet", "--policy", learned / "run", "--exclude", "age")
+    assert refused.code == 1
+    assert "The policy was learned with age, which --exclude leaves out." in refused.err
 
 
 def test_every_policys_training_rows_are_left_out() -> None:

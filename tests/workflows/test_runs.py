@@ -11,15 +11,18 @@ import polars as pl
 import pytest
 import torch
 
+from hand_made import HandMade
 from offpolicy.artifacts import load_policy
 from offpolicy.errors import LogError, OffPolicyError, ParameterError
+from offpolicy.evaluation import Asked
 from offpolicy.json_writer import jsonable
 from offpolicy.results import Results, write_results
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.findings import weight_histogram
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
-from offpolicy.workflows.roles import LogSpec, resolve
+from offpolicy.workflows.prepare import resolve
+from offpolicy.workflows.roles import LogSpec
 from offpolicy.workflows.run import RunOptions
 from small_log import a_frame
 
@@ -63,17 +66,19 @@ def test_a_log_without_a_column_for_a_role_is_refused(tmp_path: Path) -> None:
 
 
 def test_histograms_count_every_weight_once() -> None:
-    chance = np.random.default_rng(0)
-    before = torch.from_numpy(np.append(np.exp(chance.normal(size=500)), [0.0, 1e30]))
-    after = before.clamp(max=2.0)
-    found = weight_histogram(before, after)
+    ratio = np.append(np.exp(np.random.default_rng(0).normal(size=500)), [0.0, 1e30])
+    case = replace(HandMade.draw(0, rows=502), ratio=ratio)
+    found = weight_histogram(case.rows, Asked("clipped", {"cap": 2.0}))
     assert sum(found.before) == sum(found.after) == 502  # type: ignore[arg-type]
     edges = np.array(found.edges)
     assert (np.diff(edges) > 0).all()
     middle = (edges[20], edges[21])
-    inside = sum(middle[0] <= math.log10(w) < middle[1] for w in before.tolist() if w > 0)
+    inside = sum(middle[0] <= math.log10(w) < middle[1] for w in ratio.tolist() if w > 0)
     assert found.before[20] == inside
-    assert sum(weight_histogram(torch.ones(3), torch.ones(3)).before) == 3  # type: ignore[arg-type]
+    capped = np.histogram(np.log10(np.clip(ratio, 1e-12, 2.0)).clip(edges[0], edges[-1]), edges)[0]
+    assert found.after == capped.tolist()
+    even = replace(HandMade.draw(0, rows=12), ratio=np.ones(12))
+    assert sum(weight_histogram(even.rows, Asked("ips")).before) == 12  # type: ignore[arg-type]
 
 
 def test_results_hold_no_number_that_json_cannot(tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ class ContextEncoder:
     def _categorical(self, name: str, values: pl.Series, origin: Origin) -> CategoricalColumn:
         known = self.known[name]
         if origin.is_text:
-            return CategoricalColumn(owned(known.codes(values, spelled=True)), known.vocabulary)
+            spelling = values.str.to_lowercase() if known.family == "booleans" else values
+            return CategoricalColumn(owned(known.codes(spelling, spelled=True)), known.vocabulary)
         typed = ids(name, values, origin)
         self._check_family(name, typed, origin)
         return CategoricalColumn(owned(known.codes(typed)), known.vocabulary)

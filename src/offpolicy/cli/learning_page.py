@@ -1,9 +1,11 @@
 """`docs/learning.md`, its tables written from recorded results: `python -m offpolicy.cli.learning_page`."""
 
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +21,13 @@ NO_ROWS = "No rows yet.\n"
 
 
 def refreshed_page(text: str, results: Path) -> str:
-    """The page with its three tables regenerated."""
+    """The page with its tables regenerated."""
+    best = results / ".." / "defaults_best.json"
+    runs = read_rows(results / ".." / "defaults.jsonl")
     tables = {
         "methods": methods_table(),
+        "defaults": defaults_table(runs, json.loads(best.read_text(encoding="utf-8")) if best.exists() else {}),
+        "ablation": ablation_table(runs),
         "synthetic": worlds_table(read_rows(results / "linear_worlds.jsonl")),
         "coat": coat_table(read_rows(results / "coat.jsonl")),
     }
@@ -47,6 +53,63 @@ def methods_table() -> str:
         cells = (f"`{name}`", row.label, weight, maximises, listed, describe(search_space(row)[1:]) or "–")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def defaults_table(rows: Sequence[Row], best: Mapping[str, Mapping[str, Any]]) -> str:
+    """The default and single methods in every setting: true values, means over logs that were searched in hindsight."""
+    lines = [
+        "| setting | seeds | logging | best in hindsight | auto | share | chosen | covered | below logging "
+        "| uips | bips_cap | uips_dr | dm |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for number in sorted({row["setting"] for row in rows}):
+        own = [row for row in rows if row["setting"] == number and f"{number}/{row['seed']}" in best]
+        runs = [row for row in own if row["job"] == "auto"]
+        if not runs:
+            continue
+        found = [best[f"{number}/{row['seed']}"] for row in runs]
+        shares = [
+            (run["value"] - run["logging"]) / (one["value"] - run["logging"])
+            for run, one in zip(runs, found, strict=True)
+        ]
+        cells = [f"{number} {runs[0]['name']}", str(len(runs)), _mean(row["logging"] for row in runs)]
+        cells += [_mean(one["value"] for one in found), _mean(row["value"] for row in runs), f"{np.mean(shares):.2f}"]
+        cells.append(", ".join(sorted({row["method"] for row in runs})))
+        cells.append(f"{sum(row['covered'] for row in runs)}/{len(runs)}")
+        cells.append(str(sum(row["value"] < row["logging"] for row in runs)))
+        for method in ("uips", "bips_cap", "uips_dr", "dm"):
+            cells.append(_mean(row["value"] for row in own if row["job"] == method and "value" in row))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else NO_ROWS
+
+
+def ablation_table(rows: Sequence[Row]) -> str:
+    """What U is worth: values with it less values with an uninformed U on the same logs, mean ± s.e. over settings."""
+    values = {(row["setting"], row["seed"], row["job"]): row["value"] for row in rows if "value" in row}
+    lines = [
+        "| method | U replaced by | logs | settings | value with U − without | settings ahead |",
+        "|---|---|---|---|---|---|",
+    ]
+    for method in ("uips", "uips_dr"):
+        for change, label in (("permuted", "U permuted over rows"), ("by_frequency", "1/√n(a)")):
+            gaps: dict[int, list[float]] = {}
+            for (number, seed, job), value in values.items():
+                if job == f"{method}_{change}" and (number, seed, method) in values:
+                    gaps.setdefault(number, []).append(values[number, seed, method] - value)
+            if len(gaps) < 2:
+                continue
+            means = np.array([np.mean(each) for each in gaps.values()])
+            error = means.std(ddof=1) / len(means) ** 0.5
+            cells = (f"`{method}`", label, str(sum(map(len, gaps.values()))), str(len(gaps)))
+            lines.append(
+                f"| {' | '.join(cells)} | {means.mean():+.4f} ± {error:.4f} | {(means > 0).sum()}/{len(means)} |"
+            )
+    return "\n".join(lines) + "\n" if len(lines) > 2 else NO_ROWS
+
+
+def _mean(values: Iterable[float]) -> str:
+    found = list(values)
+    return f"{np.mean(found):.3f}" if found else "–"
 
 
 def worlds_table(rows: Sequence[Row]) -> str:

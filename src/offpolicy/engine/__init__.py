@@ -1,12 +1,25 @@
-"""Where work runs: map over the shards of a log and merge in their order; processes that work side by side."""
+"""Where work runs: map over the shards of a log and merge in their order; processes and machines side by side.
 
+`make_engine` gives an `Engine`, `engine.over(log)` a `Crew` that owns the log's shards, `crew.map` the results of a
+function for each of them, in order. `WorkerPool` runs jobs that have nothing to do with shards.
+"""
+
+from offpolicy.engine.crew import ENGINES, Crew, Engine, engine_of, make_engine
+from offpolicy.engine.holdings import shard_cache, spilled
 from offpolicy.engine.shards import map_merge
 from offpolicy.engine.workers import Done, Job, WorkerPool, available_cores
 
 __all__ = [
+    "ENGINES",
+    "Crew",
     "Done",
+    "Engine",
     "Job",
     "WorkerPool",
     "available_cores",
+    "engine_of",
+    "make_engine",
     "map_merge",
+    "shard_cache",
+    "spilled",
 ]

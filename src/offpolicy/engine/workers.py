@@ -1,16 +1,13 @@
 """Run jobs in parallel processes; jobs of one group share what their process has cached."""
 
 import os
-import signal
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
+from offpolicy.engine.process import Worker, WorkerEndedError, result_of
 from offpolicy.errors import OffPolicyError
 
 Group = tuple[Any, ...]
@@ -52,8 +49,7 @@ class Done:
 class _Worker:
     """A process, the job it is on, and the group it has in its caches."""
 
-    process: Any
-    pipe: Connection
+    process: Worker
     job: Job | None = None
     group: Group | None = None
     since: float = 0.0
@@ -73,9 +69,7 @@ class WorkerPool:
     def __exit__(self, *error: object) -> None:
         """End the processes."""
         for worker in self._workers:
-            worker.process.terminate()  # idle after the last job; the result of a running job is not needed
-            worker.process.join()
-            worker.pipe.close()
+            worker.process.end()  # idle after the last job; the result of a running job is not needed
         self._workers.clear()
 
     def work(self, waiting: list[Job]) -> Iterator[Done]:
@@ -85,7 +79,7 @@ class WorkerPool:
             return
         while waiting or self._busy():
             self._assign(waiting)
-            busy = {worker.pipe: worker for worker in self._busy()}
+            busy = {worker.process.pipe: worker for worker in self._busy()}
             for pipe in wait(list(busy)):
                 yield _received(busy[pipe])  # type: ignore[index]
 
@@ -99,15 +93,10 @@ class WorkerPool:
             job = next_job(waiting, worker.group, held)
             waiting.remove(job)
             worker.job, worker.group, worker.since = job, job.group, time.perf_counter()
-            worker.pipe.send((job.call, job.arguments))
+            worker.process.send(job.call, *job.arguments)
 
     def _started(self) -> _Worker:
-        context = get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there,), daemon=True)
-        process.start()
-        there.close()  # so that the end of the worker is the end of the pipe
-        self._workers.append(_Worker(process, here))
+        self._workers.append(_Worker(Worker()))
         return self._workers[-1]
 
 
@@ -153,52 +142,11 @@ def _received(worker: _Worker) -> Done:
     job = worker.job
     assert job is not None
     try:
-        kind, result = worker.pipe.recv()
-    except (EOFError, ConnectionError):
-        worker.process.join()
+        answer = worker.process.answer()
+    except WorkerEndedError as ended:
         raise OffPolicyError(
-            f"A worker process ended without a result (exit code {worker.process.exitcode}) while it was busy with "
-            f"{job.name}; the system may have run out of memory. Run the command again: what is finished is kept. "
-            "Fewer --workers need less memory."
+            f"A worker process ended without a result ({ended}) while it was busy with {job.name}; the system may have "
+            "run out of memory. Run the command again: what is finished is kept. Fewer --workers need less memory."
         ) from None
     worker.job = None
-    if kind == "refused":
-        raise result
-    if kind == "failed":
-        raise RuntimeError(f"{job.name} failed in a worker process:\n{result}")
-    return Done(job, result, time.perf_counter() - worker.since)
-
-
-def _serve(pipe: Connection) -> None:
-    """What a worker does: jobs in, results out, until its parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
-    _end_with_parent()
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = "1"  # read when NumPy and torch are first imported, which is below
-    from offpolicy.threads import set_threads
-
-    set_threads(1)
-    while True:
-        try:
-            call, arguments = pipe.recv()
-        except EOFError:
-            return
-        try:
-            answer: tuple[str, Any] = ("done", call(*arguments))
-        except OffPolicyError as error:
-            answer = ("refused", error)
-        except Exception:
-            answer = ("failed", traceback.format_exc())
-        pipe.send(answer)
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is killed, also in the middle of a job."""
-
-    def watch() -> None:
-        parent = parent_process()
-        assert parent is not None
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    return Done(job, result_of(answer, job.name), time.perf_counter() - worker.since)

@@ -24,6 +24,7 @@ from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.slates import RATIO_OF, SLATE_ESTIMATORS, chosen_user_model, with_slates, with_user_model
+from offpolicy.evaluation.statistics import Asked, RowStatistics
 from offpolicy.evaluation.value import Terms, value
 
 __all__ = [
@@ -39,12 +40,14 @@ __all__ = [
     "SLATE_RATIOS",
     "TOP_P_INPUTS",
     "ActionSets",
+    "Asked",
     "Evaluator",
     "Guardrail",
     "Options",
     "PolicyRows",
     "Ranking",
     "RankingSums",
+    "RowStatistics",
     "Terms",
     "action_groups",
     "audit",

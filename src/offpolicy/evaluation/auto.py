@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from offpolicy.estimators import ESTIMATORS
-from offpolicy.evaluation.clusters import ClusteredTerms
+from offpolicy.evaluation.clusters import CORRECTION, NORMALISER, ClusteredTerms
 from offpolicy.evaluation.hyper import SHRUNK, least_error_lambda
 from offpolicy.evaluation.intervals import propensity_effects
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.statistics import Asked, RowStatistics
+from offpolicy.evaluation.value import Array
 from offpolicy.evaluation.views import Width, width_of
 from offpolicy.policies import tensor
 from offpolicy.results import TwoPartInterval
@@ -42,7 +44,7 @@ class AutoEstimate:
     """Of one standard deviation of log β̂, by action, on the reported view; None where U is unknown."""
     by_period: ClusteredTerms | None = field(default=None, repr=False)
     """The reported view with periods of time as units; None where there are no times."""
-    rows: PolicyRows | None = field(default=None, repr=False)
+    rows: RowStatistics | None = field(default=None, repr=False)
     """None for the logging policy, whose ratio is 1 in every row."""
 
     @property
@@ -61,23 +63,25 @@ class AutoEstimate:
         return self.width.disagreement
 
 
-def auto_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
+def auto_estimate(rows: RowStatistics, level: float = 0.95) -> AutoEstimate:
     """Value and two-part interval of one policy from the log alone."""
     lam, kinds = least_error_lambda(rows), 1 + rows.has_reward_model
-    shrunk = tuple(rows.clustered(ESTIMATORS[name], lam=lam) for name in SHRUNK[:kinds])
-    bare = tuple(rows.clustered(ESTIMATORS[name]) for name in BARE[:kinds])
-    effects = _effects(rows, SHRUNK[kinds - 1], lam) if "uncertainty" in rows.inputs else None
-    timed = rows.by_period
-    by_period = None if timed is None else timed.clustered(ESTIMATORS[SHRUNK[kinds - 1]], lam=lam)
+    views = [*(Asked(name, {"lam": lam}) for name in SHRUNK[:kinds]), *map(Asked, BARE[:kinds])]
+    sums = rows.clustered_all(views)
+    shrunk, bare = tuple(sums[:kinds]), tuple(sums[kinds:])
+    effects = None
+    if "uncertainty" in rows.known:
+        effects = rows.total(_effects, SHRUNK[kinds - 1], lam, shrunk[-1].totals)
+    by_period = rows.clustered_by_period(views[kinds - 1])
     width = width_of(shrunk, bare, effects, abs(1 - rows.mean_ratio) * rows.reward_deviation, by_period)
     value = min(max(shrunk[-1].value, 0.0), 1.0)
     return AutoEstimate(value, _interval(value, width, level), lam, shrunk, bare, width, effects, by_period, rows)
 
 
-def logging_estimate(rows: PolicyRows, level: float = 0.95) -> AutoEstimate:
+def logging_estimate(rows: RowStatistics, level: float = 0.95) -> AutoEstimate:
     """The logging policy's own value, the mean reward: one view, and nothing that depends on β̂."""
     mean = rows.on_policy()
-    by_period = None if rows.by_period is None else rows.by_period.on_policy()
+    by_period = rows.clustered_by_period(Asked())
     width = width_of((mean,), (), None, 0.0, by_period)
     interval = _interval(mean.value, width, level)
     return AutoEstimate(mean.value, interval, math.inf, (mean,), (mean,), width, by_period=by_period)
@@ -100,12 +104,17 @@ def _interval(value: float, width: Width, level: float) -> TwoPartInterval:
     )
 
 
-def _effects(rows: PolicyRows, name: str, lam: float) -> Tensor:
-    """What one standard deviation of log β̂ does to a view, by action: its rows share their errors of log β̂."""
+def _effects(rows: PolicyRows, name: str, lam: float, totals: Array) -> Tensor:
+    """What one standard deviation of log β̂ does to a view, by action: its rows share their errors of log β̂.
+
+    `totals` are the view's sums over all rows, of which these may be a part.
+    """
     # −∂log w/∂log β of a shrunk ratio: 1 for small ratios, −1 for large ones.
     elasticity = 1 - 2 * torch.sigmoid(2 * rows.log_ratio - math.log(lam))
     terms = rows.terms(ESTIMATORS[name], lam=lam)
     if rows.row_weight is not None:
         terms = replace(terms, weight=terms.weight * rows.row_weight, normaliser=terms.normaliser * rows.row_weight)
     action = tensor(rows.log.action).long()
-    return propensity_effects(terms, rows.inputs["uncertainty"], action, elasticity=elasticity)
+    sums = (float(totals[CORRECTION]), float(totals[NORMALISER]))
+    found = propensity_effects(terms, rows.inputs["uncertainty"], action, elasticity=elasticity, sums=sums)
+    return torch.nn.functional.pad(found, (0, rows.log.n_actions - len(found)))

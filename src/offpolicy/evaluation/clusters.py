@@ -10,6 +10,7 @@ each cluster's influence: Σ ψ_c = 0, and the standard error is
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -112,6 +113,20 @@ class ClusteredTerms(ClusterStatistic):
     temperature: float = 0.0
     """λ of a log-sum-exp in place of ΣA/ΣZ; 0 is none."""
     limits: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The sums over several shards, in their order; a unit that occurs in more than one is summed."""
+        if len(parts) == 1:
+            return parts[0]
+        index = np.concatenate([part.index for part in parts])
+        columns, temperature = np.concatenate([part.columns for part in parts]), max(p.temperature for p in parts)
+        if (index[1:] > index[:-1]).all():
+            return cls(columns, index, temperature)
+        units, place = np.unique(index, return_inverse=True)
+        sums = np.zeros((len(units), columns.shape[1]))
+        np.add.at(sums, place, columns)
+        return cls(sums, units, temperature)
 
     def values(self, totals: Array) -> Array:
         """The one formula, of the totals."""
@@ -275,10 +290,11 @@ class ClusterSums:
         self._temperature = self._temperature or other._temperature
         self._sums[:, :size] += other._sums
 
-    def finish(self) -> ClusteredTerms:
-        """The sums of every cluster that has rows."""
+    def finish(self, first: int = 0) -> ClusteredTerms:
+        """The sums of every cluster that has rows; clusters are numbered from `first`."""
         present = self._sums[ROWS].nonzero().flatten()
-        return ClusteredTerms(self._sums[:, present].T.contiguous().numpy(), present.numpy(), self._temperature)
+        columns = self._sums[:, present].T.contiguous().numpy()
+        return ClusteredTerms(columns, present.numpy() + first, self._temperature)
 
     def _grow(self, clusters: int) -> None:
         held = self._sums.shape[1]

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from offpolicy.evaluation.auto import AutoEstimate
-from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms, clustered
+from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms, ClusterSums
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.statistics import RowStatistics
 from offpolicy.evaluation.value import Terms
 from offpolicy.evaluation.views import Width, width_of
 from offpolicy.results import Comparison
@@ -77,8 +78,7 @@ def difference_width(first: AutoEstimate, second: AutoEstimate) -> Width:
     rows = first.rows or second.rows
     misweighted = 0.0
     if rows is not None:
-        ratios = [one.rows.ratio.double() if one.rows is not None else None for one in (first, second)]
-        bare.append(_weighted_difference(rows, *(torch.ones_like(rows.ratio) if r is None else r for r in ratios)))
+        bare.append(_weighted_difference(rows, first.rows, second.rows))
         shares = [one.rows.mean_ratio if one.rows is not None else 1.0 for one in (first, second)]
         misweighted = abs(shares[0] - shares[1]) * rows.reward_deviation
     by_period = None
@@ -99,14 +99,37 @@ def _effects(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return first - second
 
 
-def _weighted_difference(rows: PolicyRows, first: Tensor, second: Tensor) -> ClusteredTerms:
-    """mean d(r − b), d = ρ₁ − ρ₂, as sums per cluster."""
-    weight, reward = first - second, rows.reward.double()
-    square = rows.mean(weight.square())
-    constant = rows.mean(reward * weight.square()) / square if square > 0 else 0.0
+def _weighted_difference(
+    rows: RowStatistics, first: RowStatistics | None, second: RowStatistics | None
+) -> ClusteredTerms:
+    """mean d(r − b), d = ρ₁ − ρ₂, as sums per cluster; without rows of its own, a policy is the logging policy."""
+    square = rows.mean_of(_squares, first, second)
+    constant = rows.mean_of(_rewarded_squares, first, second) / square if square > 0 else 0.0
+    return ClusteredTerms.joined(list(rows.map(_difference_sums, first, second, constant)))
+
+
+def _distance(rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None) -> Tensor:
+    one, other = (torch.ones_like(rows.ratio) if each is None else each.ratio.double() for each in (first, second))
+    return one - other
+
+
+def _squares(rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None) -> Tensor:
+    return _distance(rows, first, second).square()
+
+
+def _rewarded_squares(rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None) -> Tensor:
+    return rows.reward.double() * _squares(rows, first, second)
+
+
+def _difference_sums(
+    rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None, constant: float
+) -> ClusteredTerms:
+    weight, reward = _distance(rows, first, second), rows.reward.double()
     # |d| is the weight and the sign belongs to the outcome, so that clusters with weight are counted as such.
     terms = Terms.without_reward_model(weight.abs(), torch.ones_like(weight), weight.sign() * (reward - constant))
-    return clustered(terms, rows.cluster.long(), rows.row_weight)
+    sums = ClusterSums()
+    sums.add(terms, rows.unit.long(), rows.row_weight)
+    return sums.finish(rows.first_unit)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -120,11 +143,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def best_by_value(estimates: Mapping[str, AutoEstimate], level: float, prefer: str | None) -> tuple[str, float]:
+def best_by_value(
+    estimates: Mapping[str, AutoEstimate], level: float, prefer: str | None, logging: AutoEstimate | None = None
+) -> tuple[str, float]:
     """The candidate with the highest value, and its lower bound at a level at which the bounds of all hold at once.
 
     A lower bound prefers timid policies: it answers whether to ship, not which one. A candidate takes the place of the
-    preferred one only if its paired difference exceeds its standard error, so that noise does not decide.
+    preferred one only if its paired difference exceeds its standard error, so that noise does not decide; or if it is
+    estimated to be better and proven to be better than `logging`, which the preferred one is not.
     """
     joint = 1 - (1 - level) / max(len(estimates), 1)
     best = max(estimates, key=lambda name: estimates[name].value)
@@ -133,8 +159,16 @@ def best_by_value(estimates: Mapping[str, AutoEstimate], level: float, prefer: s
         gains = {name: one.value - start.value for name, one in estimates.items() if name != prefer}
         needed = {name: difference_width(estimates[name], start).half(ONE_ERROR) for name in gains}
         clear = [name for name, gain in gains.items() if gain > needed[name]]
+        if not clear and logging is not None:
+            proven = {name: _gain_low(one, logging, joint) > 0 for name, one in estimates.items()}
+            clear = [name for name, gain in gains.items() if gain > 0 and proven[name] and not proven[prefer]]
         best = max(clear, key=lambda name: gains[name], default=prefer)
     return best, max(estimates[best].value - estimates[best].width.half(joint), 0.0)
+
+
+def _gain_low(one: AutoEstimate, logging: AutoEstimate, level: float) -> float:
+    """The lower end of the interval of what a candidate gains over logging."""
+    return one.value - logging.value - difference_width(one, logging).half(level)
 
 
 def best_by_lower_bound(estimates: Mapping[str, AutoEstimate], level: float = 0.95) -> tuple[str, float]:

@@ -1,15 +1,19 @@
 """`evaluate`: the values of policies, estimated from a log without propensities, with intervals and a verdict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+from weakref import finalize
 
 import numpy as np
 from torch import Tensor
 
 from offpolicy.artifacts import TableSource, policy_source
+from offpolicy.engine import Engine, engine_of
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
@@ -19,7 +23,7 @@ from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simu
 from offpolicy.evaluation.hidden import column_strengths, hidden_sentence, moved_to, sharp_range, tipping
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.inputs import GROUP_INPUT
-from offpolicy.evaluation.intervals import GAMMAS, INTERVALS, Interval, gamma_sensitivity
+from offpolicy.evaluation.intervals import GAMMAS, INTERVALS, Interval, sensitivity_over
 from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, Options
 from offpolicy.evaluation.outcomes import decided, outcomes_of
 from offpolicy.evaluation.preflight import detectable_effect, preflight
@@ -32,9 +36,11 @@ from offpolicy.evaluation.propensities import (
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
 from offpolicy.evaluation.segments import breakdown, segments_of
+from offpolicy.evaluation.sharded import UNITS, ShardedRows, ShardWork, divided, part_of, sharded_rows
 from offpolicy.evaluation.slates import SLATE_ESTIMATORS, chosen_user_model, why_missing, with_slates, with_user_model
+from offpolicy.evaluation.statistics import Asked, RowStatistics
 from offpolicy.log import LoggedData
-from offpolicy.nuisances import Nuisances
+from offpolicy.nuisances import SAMPLE_ROWS, Nuisances
 from offpolicy.policies import Policy, as_policy, rows_only
 from offpolicy.progress import progress
 from offpolicy.propensity import LoggingPolicy, Repeats, repeat_test
@@ -78,6 +84,8 @@ def evaluate(
     winsorise: float = 0.0,
     user_model: str = "auto",
     seed: int = 0,
+    engine: Engine | str | None = None,
+    sample_rows: int = SAMPLE_ROWS,
 ) -> Evaluation:
     """The value of each policy, with a two-part interval, a verdict on the log, and comparisons with logging.
 
@@ -97,7 +105,9 @@ def evaluate(
     overturn a conclusion, measured by leaving out each context column (a linear fit each, at most 8). In a log of
     slates values are means over positions, and `user_model` says how users look at a slate ("any", "cascade" or
     "independent"; "auto" takes the weakest assumption that the log can carry). Results are on the user's scale of
-    rewards. Nothing of size rows × actions is ever made.
+    rewards. Nothing of size rows × actions is ever made. A log of many shards (`log.sharded()`, a store) is evaluated
+    shard by shard, by the workers of an `engine` where one is given, with the same result to the last bit; β̂, U and q̂
+    are fitted to a sample of about `sample_rows` of its rows, units being whole.
     """
     options = Options(
         tuple(estimators),
@@ -124,8 +134,10 @@ def evaluate(
             uncertainty=uncertainty,
             reward_model=reward_model,
             seed=seed,
+            sample_rows=sample_rows,
         )
-    return Evaluator(nuisances, named_policies(policies), references or {}, options).evaluation
+    with Evaluator(nuisances, named_policies(policies), references or {}, options, engine) as evaluator:
+        return evaluator.evaluation
 
 
 def named_policies(policies: Any) -> Mapping[str, Any]:
@@ -148,9 +160,27 @@ class Evaluator:
     candidates: Mapping[str, Any]
     references: Mapping[str, Any] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
+    engine: Engine | str | None = None
+    """Who works on the shards of a log that has many; this process where nobody is named."""
+
+    def __enter__(self) -> Self:
+        """What is kept beside shards while questions are asked goes with the block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let go of the shards."""
+        if "_shards" in vars(self):
+            self._shards.close()
+
+    @cached_property
+    def _shards(self) -> ExitStack:
+        """What has to be let go of in the end."""
+        stack = ExitStack()
+        finalize(self, stack.close)
+        return stack
 
     def __post_init__(self) -> None:
-        """Refuse a log whose rewards are all alike, and names that stand for two policies."""
+        """Refuse a log whose rewards are all alike, two policies of one name, and any that does not fit the log."""
         twice = next((name for name in self.references if name in self.candidates), None)
         if twice is not None:
             raise ParameterError(f"{twice!r} is both a policy and a reference. Give one of them another name.")
@@ -161,11 +191,29 @@ class Evaluator:
                 f"Every reward in this log is {value:g}: nothing tells policies apart. Check that the reward column is "
                 "the right one."
             )
+        if log.n_shards > 1:
+            self._check_shards()
         for column in self.options.by:
             segments_of(log, column)  # an unknown column is refused before any work
-        _ = self.other_logs
+        _ = self.other_logs, self.targets
         if self.options.action_groups is not None:
             action_groups(self.options.action_groups, log)
+
+    def _check_shards(self) -> None:
+        """Refuse what needs all rows at once."""
+        options = self.options
+        asked = {
+            "a log of slates": self.log.request is not None,
+            "refits": options.refits > 0,
+            "rewards": bool(options.rewards or options.guardrails),
+            "sensitivity_columns": options.sensitivity_columns,
+        }
+        refused = next((name for name, wanted in asked.items() if wanted), None)
+        if refused is not None:
+            raise ParameterError(
+                f"This log is read shard by shard, but {refused} needs all of its rows at once. Leave it out, or read "
+                "the log into memory as one shard."
+            )
 
     @cached_property
     def beta(self) -> Policy:
@@ -180,8 +228,14 @@ class Evaluator:
     @cached_property
     def targets(self) -> dict[str, Policy]:
         """Every policy, aligned to the log by id."""
-        asked = {**self.candidates, **self.references}
-        return {name: as_policy(self._source(target), self.log, name) for name, target in asked.items()}
+        log = self.log if self.log.n_shards == 1 else self.log.shard(0)
+        own = self._sources if log is self.log else {k: divided(v, self.log, k) for k, v in self._sources.items()}
+        return {name: as_policy(part_of(target, 0), log, name) for name, target in own.items()}
+
+    @cached_property
+    def _sources(self) -> dict[str, Any]:
+        """What every policy is made of."""
+        return {name: self._source(target) for name, target in {**self.candidates, **self.references}.items()}
 
     def _source(self, target: Any) -> Any:
         """What a policy's name stands for; anything else is the policy itself."""
@@ -210,8 +264,10 @@ class Evaluator:
         return [ESTIMATORS[name] for name in SLATE_ESTIMATORS]
 
     @cached_property
-    def rows(self) -> dict[str, PolicyRows]:
+    def rows(self) -> Mapping[str, RowStatistics]:
         """What the estimators ask for, of every policy; in slates with the log-ratio of the user model."""
+        if self.log.n_shards > 1:
+            return self._sharded_rows
         if self.log.request is None:
             return self._single_rows
         return {name: with_user_model(rows, self.user_model) for name, rows in self._slate_rows.items()}
@@ -245,6 +301,24 @@ class Evaluator:
             groups=self._groups(rewards),
             other_rewards=self.other_models,
         )
+
+    @cached_property
+    def _sharded_rows(self) -> dict[str, ShardedRows]:
+        """The same of a log of many shards, each asked where it is worked on."""
+        log, every = self.log, not all(rows_only(target) for target in self.targets.values())
+        rewards = self.nuisances.reward_model if every else None
+        work = ShardWork(
+            {name: divided(source, log, name) for name, source in self._sources.items()},
+            self.nuisances.for_shards(every),
+            tuple(row.name for row in self.asked if not row.whole_log),
+            float(log.n_contexts),
+            max(UNITS // log.n_shards, 1),
+            self._groups(rewards),
+        )
+        folder = Path(self._shards.enter_context(TemporaryDirectory(prefix="offpolicy-")))
+        engine = self._shards.enter_context(engine_of(self.engine))
+        crew = self._shards.enter_context(engine.over(log))
+        return sharded_rows(log, crew, work, folder, self.nuisances.fitted_log)
 
     @cached_property
     def other_logs(self) -> dict[str, LoggedData]:
@@ -343,7 +417,7 @@ class Evaluator:
         """The candidate that is best as the options say, and its lower bound in [0, 1]."""
         candidates = {name: self.estimates[name] for name in self.candidates}
         if self.options.best_by == "value":
-            return best_by_value(candidates, self.options.level, self.options.prefer)
+            return best_by_value(candidates, self.options.level, self.options.prefer, self.on_policy)
         return best_by_lower_bound(candidates, self.options.level)
 
     def _comparisons(self) -> list[Comparison]:
@@ -363,13 +437,15 @@ class Evaluator:
         return breakdown(self._under, self.options.by, self.options.level, self.repeats)
 
     @cached_property
-    def _under(self) -> dict[str, dict[str, PolicyRows]]:
+    def _under(self) -> dict[str, Mapping[str, RowStatistics]]:
         """The rows of every candidate under every reward and guardrail."""
         candidates = {name: self.rows[name] for name in self.candidates}
-        under = {self.log.reward_name: candidates}
+        under: dict[str, Mapping[str, RowStatistics]] = {self.log.reward_name: candidates}
         for reward, log in self.other_logs.items():
             model = self.other_models.get(reward)
-            under[reward] = {name: rows.under(log, model) for name, rows in candidates.items()}
+            under[reward] = {
+                name: rows.under(log, model) for name, rows in candidates.items() if isinstance(rows, PolicyRows)
+            }
         return under
 
     def _outcomes(self) -> list[Outcome]:
@@ -402,15 +478,15 @@ class Evaluator:
             assumes=self.user_model,
         )
 
-    def _rows_for(self, name: str, row: Estimator) -> PolicyRows:
+    def _rows_for(self, name: str, row: Estimator) -> RowStatistics:
         """The rows that an estimator takes: those of the evaluation's user model, unless it assumes one of its own."""
         return self._slate_rows[name] if row.assumes and self.user_model else self.rows[name]
 
-    def _unavailable(self, rows: PolicyRows, row: Estimator) -> str:
+    def _unavailable(self, rows: RowStatistics, row: Estimator) -> str:
         """Why an estimator is left out; empty where it is not."""
         if self.log.request is not None and row.name == "dm":
             return "the reward model of slates predicts all rewards from a position on, which needs weights"
-        if row.assumes and row.inputs[0] not in rows.inputs:
+        if row.assumes and row.inputs[0] not in rows.known:
             return why_missing(row.inputs[0], self.log)
         return rows.unavailable(row)
 
@@ -456,7 +532,7 @@ class Evaluator:
             )
         return intervals
 
-    def _estimate(self, rows: PolicyRows, row: Estimator, lam: Mapping[str, float]) -> Estimate:
+    def _estimate(self, rows: RowStatistics, row: Estimator, lam: Mapping[str, float]) -> Estimate:
         hyper, scale = log_driven(row, lam, self.gamma), self.scale
         terms = rows.clustered(row, **hyper)
         methods = self.options.methods.items()
@@ -471,12 +547,12 @@ class Evaluator:
             assumes=row.assumes or self.user_model,
         )
 
-    def reweighted(self, name: str) -> Tensor:
-        """The weights of a policy after UIPS has damped those that β̂ is unsure of; plain ratios where U is unknown."""
-        rows, row = self.rows[name], ESTIMATORS["uips"]
-        if rows.unavailable(row):
-            return rows.ratio
-        return rows.terms(row, slice(None), **log_driven(row, {"lam": self.estimates[name].lam}, self.gamma)).weight
+    def damped(self, name: str) -> Asked:
+        """UIPS as it damps the weights of a policy that β̂ is unsure of; plain ratios where U is unknown."""
+        row = ESTIMATORS["uips"]
+        if self.rows[name].unavailable(row):
+            return Asked("ips")
+        return Asked(row.name, log_driven(row, {"lam": self.estimates[name].lam}, self.gamma))
 
     def propensity_models(self) -> list[PropensityModel]:
         """The best candidate's value under other models of β̂: those that `auto` chose among, and uniform."""
@@ -492,9 +568,14 @@ class Evaluator:
         return under_other_models(self.log, self.beta, rows_under, self.scale, self.options.level, self.options.seed)
 
 
-def _sensitivity(rows: PolicyRows, value: float, logging_value: float) -> Sensitivity:
-    sensitivity = gamma_sensitivity(rows.log_mass.numpy(), rows.reward.numpy(), logging_value)
+def _sensitivity(rows: RowStatistics, value: float, logging_value: float) -> Sensitivity:
+    sensitivity = sensitivity_over(lambda work, *given: rows.map(_weighed, work, *given), logging_value)
     flips = sensitivity.gamma_low if value >= logging_value else sensitivity.gamma_high
     return Sensitivity(
         flips_at=flips, gammas=sensitivity.gammas.tolist(), low=sensitivity.low.tolist(), high=sensitivity.high.tolist()
     )
+
+
+def _weighed(rows: PolicyRows, work: Callable[..., Any], *given: Any) -> Any:
+    """Work on the rows of a shard as log ρ and reward."""
+    return work(rows.log_mass.numpy(), rows.reward.numpy(), *given)

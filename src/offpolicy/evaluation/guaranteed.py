@@ -20,6 +20,7 @@ from offpolicy.estimators import bounded_exp, spread
 from offpolicy.evaluation.intervals import Interval
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
+from offpolicy.evaluation.statistics import RowStatistics, Statistic
 from offpolicy.evaluation.value import Array
 from offpolicy.propensity import LoggingPolicy
 from offpolicy.uncertainty import bootstrap_errors
@@ -36,18 +37,33 @@ def simultaneous_gamma(beta: LoggingPolicy, uncertainty: Tensor, level: float = 
     return float((errors[:, known] / uncertainty[known]).max()) if bool(known.any()) else 0.0
 
 
-def guaranteed_interval(rows: PolicyRows, gamma: float, level: float = 0.95) -> Interval:
+def guaranteed_interval(rows: RowStatistics, gamma: float, level: float = 0.95) -> Interval:
     """Both ends of the value; the band has one half of 1 − level, each end a quarter."""
-    ratio = bounded_exp(rows.log_ratio - spread(rows.inputs["uncertainty"], gamma)).double()
     miss = (1 - level) / 4
-    low = _bound(rows, ratio * rows.reward, miss)
-    high = 1 - _bound(rows, ratio * (1 - rows.reward), miss)
+    low = _bound(rows, _gain, miss, gamma)
+    high = 1 - _bound(rows, _loss, miss, gamma)
     return Interval(low, high, level, "guaranteed", low <= 0.0 and high >= 1.0, (low + high) / 2)
 
 
-def guarantee(rows: PolicyRows, found: Interval, scale: Scale) -> str:
+def _ratio(rows: PolicyRows, gamma: float) -> Tensor:
+    return bounded_exp(rows.log_ratio - spread(rows.inputs["uncertainty"], gamma)).double()
+
+
+def _gain(rows: PolicyRows, gamma: float) -> Tensor:
+    return _ratio(rows, gamma) * rows.reward
+
+
+def _loss(rows: PolicyRows, gamma: float) -> Tensor:
+    return _ratio(rows, gamma) * (1 - rows.reward)
+
+
+def _missed(rows: PolicyRows) -> Tensor:
+    return 1 - rows.reward.double()
+
+
+def guarantee(rows: RowStatistics, found: Interval, scale: Scale) -> str:
     """In one sentence, whether the policy is shown to be better than logging, for which a quarter is left."""
-    mean_above = 1 - _bound(rows, 1 - rows.reward.double(), (1 - found.level) / 4)
+    mean_above = 1 - _bound(rows, _missed, (1 - found.level) / 4)
     low, above = scale.value(found.low), scale.value(mean_above)
     ends = f"is at least {low:.4g}, and that of the logging policy at most {above:.4g}"
     if found.low > mean_above:
@@ -55,13 +71,20 @@ def guarantee(rows: PolicyRows, found: Interval, scale: Scale) -> str:
     return f"Not shown to be safe: with {found.level:.0%} confidence the value of the policy {ends}."
 
 
-def _bound(rows: PolicyRows, gain: Tensor, miss: float) -> float:
+def _bound(rows: RowStatistics, gain: Statistic, miss: float, *given: float) -> float:
     """A lower bound on the mean of one non-negative number a row, but for a probability of `miss`."""
-    events = torch.ones_like(gain) if rows.row_weight is None else rows.row_weight.double()
-    sums = torch.zeros(rows.n_clusters, 2, dtype=torch.float64)
-    sums.index_add_(0, rows.cluster.long(), torch.stack([events * gain.double(), events], 1))
-    kept = sums[sums[:, 1] > 0].numpy()
+    kept = np.concatenate(list(rows.map(_unit_sums, gain, *given)))
     return smoothed_bound(kept[:, 0] / kept[:, 1].mean(), miss)
+
+
+def _unit_sums(rows: PolicyRows, gain: Statistic, *given: float) -> Array:
+    """Σ of one number a row over events, and the events, of every unit that has some."""
+    values = gain(rows, *given).double()
+    events = torch.ones_like(values) if rows.row_weight is None else rows.row_weight.double()
+    unit = rows.unit.long()
+    sums = torch.zeros(int(unit.max()) + 1, 2, dtype=torch.float64)
+    sums.index_add_(0, unit, torch.stack([events * values, events], 1))
+    return np.asarray(sums[sums[:, 1] > 0].numpy())
 
 
 def smoothed_bound(gain: Array, miss: float) -> float:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from offpolicy.estimators import ESTIMATORS, Estimator
+from offpolicy.estimators import Estimator
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.statistics import Array, Asked, RowStatistics
 
 SHRUNK = ("sn_shrinkage", "sn_shrinkage_dr")
 """Self-normalised shrunk weights, without and with a reward model."""
@@ -25,26 +26,52 @@ def plug_in_lambda(ratio: Tensor, reward: Tensor) -> float:
     return max(value, 1e-12)
 
 
-def lambda_grid(ratio: Tensor) -> list[float]:
+def _plug_in(rows: RowStatistics) -> float:
+    """The same of rows that may be in shards."""
+    (limit,) = rows.quantiles(_squared_gain, [WINSOR])
+    total, count = rows.total(_winsorised, float(limit))
+    return max(float(total / count), 1e-12)
+
+
+def _squared_gain(rows: PolicyRows) -> Array:
+    return (rows.ratio * rows.reward).square().double().numpy()
+
+
+def _winsorised(rows: PolicyRows, limit: float) -> Array:
+    square = _squared_gain(rows)
+    return np.array([np.minimum(square, limit).sum(), float(len(square))])
+
+
+def _ratio(rows: PolicyRows) -> Array:
+    return rows.ratio.double().numpy()
+
+
+def _largest_ratio(rows: PolicyRows) -> float:
+    return float(rows.ratio.max())
+
+
+def _squared_ratio(rows: PolicyRows) -> Array:
+    return np.square(_ratio(rows))
+
+
+def lambda_grid(middle: float, largest: float) -> list[float]:
     """Log-spaced from the squared median ratio, where half the weight is gone, to beyond the largest one."""
-    middle, largest = np.quantile(ratio.double().numpy(), [0.5, 1.0])
     return [float(v) for v in np.geomspace(max(middle, 1e-3) ** 2, 10 * max(largest, 1e-2) ** 2, GRID)]
 
 
-def least_error_lambda(rows: PolicyRows) -> float:
+def least_error_lambda(rows: RowStatistics) -> float:
     """The λ of least (V_λ − V_∞)² + s.e.²: bias as the move away from no shrinkage.
 
     With a reward model, the larger of the two errors, with and without it, counts.
     """
-    views = [ESTIMATORS[name] for name in SHRUNK[: 1 + rows.has_reward_model]]
-    unshrunk = [rows.clustered(row, lam=float("inf")) for row in views]
-
-    def error(lam: float) -> float:
-        found = [rows.clustered(row, lam=lam) for row in views]
-        errors = [(a.value - b.value) ** 2 + a.jackknife_error**2 for a, b in zip(found, unshrunk, strict=True)]
-        return max(errors)
-
-    return min([*lambda_grid(rows.ratio), float("inf")], key=error)
+    views = SHRUNK[: 1 + rows.has_reward_model]
+    (middle,), largest = rows.quantiles(_ratio, [0.5]), max(rows.map(_largest_ratio))
+    grid = [*lambda_grid(float(middle), largest), float("inf")]
+    errors = np.zeros((len(views), len(grid)))
+    for errors_of, name in zip(errors, views, strict=True):
+        found = rows.clustered_all([Asked(name, {"lam": lam}) for lam in grid])
+        errors_of[:] = [(one.value - found[-1].value) ** 2 + one.jackknife_error**2 for one in found]
+    return grid[int(errors.max(0).argmin())]
 
 
 def log_driven(row: Estimator, lam: Mapping[str, float], gamma: float) -> dict[str, float]:
@@ -63,19 +90,18 @@ def log_driven(row: Estimator, lam: Mapping[str, float], gamma: float) -> dict[s
     return {name: v for name, v in chosen.items() if (bounds := allowed[name]) is not None and bounds.contains(v)}
 
 
-def chosen_lambdas(rows: PolicyRows, lam: float | None = None) -> dict[str, float]:
+def chosen_lambdas(rows: RowStatistics, lam: float | None = None) -> dict[str, float]:
     """λ for weights that bound (by estimated error, unless given), and the parameters of those that have their own.
 
     The tight form scales λ by N. The smooth forms follow their authors: with N clusters, 1/√N, 1/(2√N), 1 − 1/K, and
     by the second moments of ρ and ρr at a confidence of 90 %.
     """
     count = rows.n_clusters
-    ratio = rows.ratio.double()
-    moments = [rows.mean(values.square()) for values in (ratio, ratio * rows.reward)]
+    moments = [rows.mean_of(values) for values in (_squared_ratio, _squared_gain)]
     scales = [min((np.log(10) / (count * moment)) ** 0.5, 1.0) if moment > 0 else 1.0 for moment in moments]
     return {
         "lam": least_error_lambda(rows) if lam is None else lam,
-        "uips_tight": plug_in_lambda(rows.ratio, rows.reward),
+        "uips_tight": _plug_in(rows),
         "log_smoothing": count**-0.5,
         "implicit_exploration": count**-0.5 / 2,
         "exponential_smoothing": 1 - 1 / rows.log.width,

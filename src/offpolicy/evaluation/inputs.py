@@ -59,24 +59,28 @@ def policy_inputs(
     support: bool = False,
     groups: Tensor | None = None,
     other_rewards: Mapping[str, RewardModel] | None = None,
+    known: Mapping[str, Tensor] | None = None,
 ) -> dict[str, PolicyInputs]:
     """The named inputs of every target; with `support`, also the mass that each puts on unsupported actions.
 
     `groups` numbers the group of each action, for weights of groups. `other_rewards` are models of further rewards, of
-    which q̂(x, π) is kept beside that of the first.
+    which q̂(x, π) is kept beside that of the first. `known` holds log β̂ ("log_logging") and q̂ ("imputed") of the rows
+    where they are known already.
     """
-    wanted = set(names)
+    wanted, given = set(names), known or {}
     models = {} if reward_model is None else {BASELINE: reward_model}
     models |= {other_baseline(name): model for name, model in (other_rewards or {}).items()}
     logging = aligned(logging, log.actions, "logging")
-    log_logging = logged_log_prob(logging, log)
+    log_logging = given["log_logging"] if "log_logging" in given else logged_log_prob(logging, log)
     common = _common(wanted, log, log_logging, uncertainty)
     passes = {
         name: _Pass(aligned(target, log.actions, name), log, wanted, models, support and not rows_only(logging), groups)
         for name, target in targets.items()
     }
     asked = {name: one for name, one in passes.items() if one.needs_all_actions}
-    imputed = None if reward_model is None or not asked else row_rewards(reward_model, log)
+    imputed = given.get("imputed")
+    if imputed is None and reward_model is not None and asked:
+        imputed = row_rewards(reward_model, log)
     for batch in log.batches() if asked else ():
         contexts = log.contexts.take(batch.contexts)
         beta = batch_log_probs(logging, log, batch) if any(one.needs_logging for one in asked.values()) else None

@@ -5,12 +5,12 @@ import numpy.typing as npt
 import torch
 from scipy.stats import norm
 
-from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.auto import AutoEstimate
-from offpolicy.evaluation.clusters import ROWS, WEIGHT
+from offpolicy.evaluation.clusters import ROWS, WEIGHT, ClusteredTerms
 from offpolicy.evaluation.inputs import UNSUPPORTED, least_support
 from offpolicy.evaluation.rows import PolicyRows
-from offpolicy.evaluation.tails import pareto_shape
+from offpolicy.evaluation.statistics import Asked, RowStatistics, Statistic
+from offpolicy.evaluation.tails import pareto_shape, tail_size
 from offpolicy.evaluation.value import Array
 from offpolicy.evaluation.views import Width
 from offpolicy.log import LoggedData
@@ -43,14 +43,21 @@ CLEAR_DRIFT = 4.0
 """Standard errors beyond which rewards have moved over time for certain."""
 CERTAIN = 0.99
 """A propensity above this is as good as certain."""
+BALANCE_CATEGORIES = 16
+"""Places for the values of a category when features are compared."""
 WIDEST = 0.5
 """An interval wider than this share of the reward range says too little to act on."""
 
 
-def preflight(rows: PolicyRows, estimate: AutoEstimate, repeats: Repeats | None = None) -> Preflight:
-    """Check weights, support, logger and estimate, and give a verdict; `repeats` is the repeat test of β̂."""
+def preflight(
+    rows: RowStatistics, estimate: AutoEstimate, repeats: Repeats | None = None, *, balance: bool = True
+) -> Preflight:
+    """Check weights, support, logger and estimate, and give a verdict; `repeats` is the repeat test of β̂.
+
+    With `balance`, features are compared before and after weighting as well.
+    """
     log = rows.log
-    checks = [*_weight_checks(rows), *_log_checks(log, rows), *_estimate_checks(estimate), *_drift(rows, estimate)]
+    checks = [*_weight_checks(rows), *_log_checks(rows), *_estimate_checks(estimate), *_drift(rows, estimate)]
     if repeats is not None:
         checks.append(
             Check(
@@ -61,9 +68,9 @@ def preflight(rows: PolicyRows, estimate: AutoEstimate, repeats: Repeats | None 
                 f"the logger looked at the columns alone; its standard error is {repeats.error:.2g}",
             )
         )
-    supported = None
-    if rows.unsupported is not None:
-        mean = float(np.average(rows.unsupported.numpy(), weights=log.context_weight))
+    supported, support = None, rows.total(_support)
+    if support[1] > 0:
+        mean, supported = float(support[0] / support[1]), float(support[2] / support[3])
         checks.append(
             Check(
                 name="target mass without support",
@@ -77,24 +84,34 @@ def preflight(rows: PolicyRows, estimate: AutoEstimate, repeats: Repeats | None 
                 ),
             )
         )
-        supported = float((rows.unsupported <= UNSUPPORTED_MASS / 2).double().mean())
     failed = [check for check in checks if not check.passed]
     verdict = _verdict(failed, supported, rows)
-    return Preflight(checks=checks, verdict=verdict, balance=covariate_balance(log, rows))
+    return Preflight(checks=checks, verdict=verdict, balance=covariate_balance(rows) if balance else [])
 
 
-def _weight_checks(rows: PolicyRows) -> list[Check]:
-    sums = rows.clustered(ESTIMATORS["ips"])
-    weight, events = sums.columns[:, WEIGHT], sums.columns[:, ROWS]
-    total, mean = float(weight.sum()), sums.mean_weight
-    share = float(weight.max()) / total if total > 0 else 1.0
-    error = float(np.sqrt(np.square(weight - mean * events).sum())) / float(events.sum())
+def _support(rows: PolicyRows) -> Array:
+    """Σ of unsupported mass over events, the events, how many contexts are supported, and how many there are."""
+    if rows.unsupported is None:
+        return np.zeros(4)
+    mass, events = rows.unsupported.numpy(), rows.log.context_weight
+    return np.array([np.multiply(mass, events).sum(), events.sum(), (mass <= UNSUPPORTED_MASS / 2).sum(), len(mass)])
+
+
+def _weight_checks(rows: RowStatistics) -> list[Check]:
+    largest, total, events, clusters = 0.0, 0.0, 0.0, 0
+    for most, weights, counts, units in rows.map(_cluster_weights):
+        largest, total, events, clusters = max(largest, most), total + weights, events + counts, clusters + units
+    mean = total / events if events > 0 else 0.0
+    plain, squares, away = rows.total(_weight_squares, largest, mean)
+    effective = float(plain**2 / squares) if largest > 0 else 0.0
+    share = largest / total if total > 0 else 1.0
+    error = float(np.sqrt(away)) / events
     slack = 3 * error + MEAN_WEIGHT_SLACK
     return [
         Check(
             name="effective sample size",
-            value=sums.effective_clusters,
-            passed=sums.effective_clusters >= LEAST_EFFECTIVE,
+            value=effective,
+            passed=effective >= LEAST_EFFECTIVE,
             meaning=f"clusters of equal weight that would be as informative; {LEAST_EFFECTIVE:g} are needed",
         ),
         Check(
@@ -109,13 +126,39 @@ def _weight_checks(rows: PolicyRows) -> list[Check]:
             passed=abs(mean - 1) <= min(slack, MOST_MEAN_WEIGHT_SLACK),
             meaning=f"1 where the estimated propensities are right; its standard error is {error:.2g}",
         ),
-        *_tail_check(weight),
+        *_tail_check(rows, clusters),
     ]
 
 
-def _tail_check(weight: Array) -> list[Check]:
+def _ips(rows: PolicyRows) -> ClusteredTerms:
+    """The weights of every cluster, whatever groups they are summed in."""
+    return rows.sums_of(Asked("ips"), unit=rows.cluster)
+
+
+def _cluster_weights(rows: PolicyRows) -> tuple[float, float, float, int]:
+    """The largest weight of a cluster, Σ of all, events, and how many clusters there are."""
+    sums = _ips(rows)
+    weight = sums.columns[:, WEIGHT]
+    return float(weight.max(initial=0.0)), float(weight.sum()), float(sums.columns[:, ROWS].sum()), len(weight)
+
+
+def _weight_squares(rows: PolicyRows, largest: float, mean: float) -> Array:
+    """Σ of weights and of their squares in units of the largest, and of squared distances from the mean weight."""
+    sums = _ips(rows)
+    weight, events = sums.columns[:, WEIGHT], sums.columns[:, ROWS]
+    unit = weight / largest if largest > 0 else weight
+    return np.array([unit.sum(), np.square(unit).sum(), np.square(weight - mean * events).sum()])
+
+
+def _largest_weights(rows: PolicyRows, count: int) -> Array:
+    weight = _ips(rows).columns[:, WEIGHT]
+    return weight if len(weight) <= count else np.partition(weight, len(weight) - count)[-count:]
+
+
+def _tail_check(rows: RowStatistics, clusters: int) -> list[Check]:
     """The shape of the tail; weights that take few values have none."""
-    shape = pareto_shape(weight)
+    largest = np.concatenate(list(rows.map(_largest_weights, tail_size(clusters) + 1)))
+    shape = pareto_shape(largest, clusters)
     if shape is None:
         return []
     grades = ((0.5, "good"), (0.7, "usable"), (HEAVIEST_TAIL, "unreliable unless the weights are shrunk"))
@@ -126,6 +169,21 @@ def _tail_check(weight: Array) -> list[Check]:
 
 def shown_one_action(log: LoggedData) -> float | None:
     """The share of repeated contexts in which one action was ever shown; None where too few repeat to tell."""
+    counts = np.zeros(4, dtype=np.int64)
+    for shard in log.shards:
+        counts += _shown_counts(shard)
+    return _one_action_share(counts, log.n_rows)
+
+
+def _one_action_share(counts: npt.NDArray[np.int64], rows: int) -> float | None:
+    repeated, single, again, shown = counts.tolist()
+    # A few repeated rows may be duplicates; they say nothing about how the logger chooses.
+    enough = again >= LEAST_REPEATED and shown >= LEAST_REPEATED_SHARE * rows
+    return single / repeated if enough else None
+
+
+def _shown_counts(log: LoggedData) -> npt.NDArray[np.int64]:
+    """Contexts that repeat, those with one action, rows beyond the first of each, and rows; of one shard."""
     pairs = log.context_index.astype(np.int64)
     pairs *= log.n_actions
     pairs += log.action
@@ -136,26 +194,38 @@ def shown_one_action(log: LoggedData) -> float | None:
     repeated = shown > 1
     if log.candidates is not None:
         repeated &= log.candidates.sizes > 1  # where one action is on offer, one is shown
-    # A few repeated rows may be duplicates; they say nothing about how the logger chooses.
-    enough = (shown[repeated] - 1).sum() >= LEAST_REPEATED and shown[
-        repeated
-    ].sum() >= LEAST_REPEATED_SHARE * log.n_rows
-    return float((per_context[repeated] == 1).mean()) if enough else None
+    again, all_rows = (shown[repeated] - 1).sum(), shown[repeated].sum()
+    return np.array([repeated.sum(), (per_context[repeated] == 1).sum(), again, all_rows])
 
 
-def _certain(log: LoggedData, rows: PolicyRows) -> float:
-    """The share of rows whose action was as good as certain; rows that offered no choice do not count."""
-    certain = rows.inputs["log_logging"] > np.log(CERTAIN)
-    if log.candidates is None:
-        return rows.mean(certain)
-    choice = torch.from_numpy(log.candidates.sizes[log.context_index] > 1)
-    return rows.mean(certain & choice) / max(rows.mean(choice), 1e-12)
+def _shown_of_rows(rows: PolicyRows) -> npt.NDArray[np.int64]:
+    return _shown_counts(rows.log)
 
 
-def _log_checks(log: LoggedData, rows: PolicyRows) -> list[Check]:
-    single = shown_one_action(log)
-    certain = _certain(log, rows)
-    spread = float(log.reward.std())
+def _certain(rows: PolicyRows) -> Array:
+    """Rows whose action was as good as certain although there was a choice, rows with a choice, and all, in events."""
+    log = rows.log
+    certain = (rows.inputs["log_logging"] > np.log(CERTAIN)).numpy()
+    choice = np.ones(log.n_rows, dtype=bool)
+    if log.candidates is not None:
+        choice = log.candidates.sizes[log.context_index] > 1
+    events = np.ones(log.n_rows) if log.row_weight is None else log.row_weight
+    return np.array([events[certain & choice].sum(), events[choice].sum(), events.sum()])
+
+
+def _reward_sum(rows: PolicyRows) -> float:
+    return float(rows.log.reward.sum())
+
+
+def _reward_squares(rows: PolicyRows, centre: float) -> float:
+    return float(np.square(rows.log.reward - centre).sum())
+
+
+def _log_checks(rows: RowStatistics) -> list[Check]:
+    single = _one_action_share(rows.total(_shown_of_rows), rows.n_rows)
+    sure, choice, events = rows.total(_certain).tolist()
+    certain = (sure / events) / max(choice / events, 1e-12)
+    spread = (rows.total(_reward_squares, rows.total(_reward_sum) / rows.n_rows) / rows.n_rows) ** 0.5
     return [
         Check(
             name="contexts shown one action",
@@ -192,38 +262,75 @@ def _estimate_checks(estimate: AutoEstimate) -> list[Check]:
     ]
 
 
-def _drift(rows: PolicyRows, estimate: AutoEstimate) -> list[Check]:
+def _drift(rows: RowStatistics, estimate: AutoEstimate) -> list[Check]:
     """Whether rewards, or the weights, are others in the later half of the log."""
-    log = rows.log
-    if log.timestamp is None or log.timestamp.min() == log.timestamp.max():
+    if rows.log.timestamp is None:
         return []
-    late = log.timestamp > np.median(log.timestamp)
-    if not late.any():
-        late = log.timestamp == log.timestamp.max()
-    moved, error = _later_less_earlier(log, log.reward, late)
+    ends = list(rows.map(_ends_of_time))
+    first, last = min(one for one, _ in ends), max(other for _, other in ends)
+    if first == last:
+        return []
+    (middle,) = rows.quantiles(_times, [0.5])
+    if middle == last:
+        middle = np.nextafter(middle, -np.inf)  # then the last instant is the later half
+    moved, error = _later_less_earlier(rows, _rewards, float(middle))
     limit = max(CLEAR_DRIFT * error, estimate.interval.high - estimate.interval.low)
     said = "later less earlier mean {}; its standard error is {:.2g}"
     meaning = said.format("reward, in shares of the reward range", error)
     checks = [Check(name="reward drift", value=moved, passed=abs(moved) <= limit, meaning=meaning)]
-    moved, error = _later_less_earlier(log, rows.ratio.double().numpy(), late)
+    moved, error = _later_less_earlier(rows, _ratios, float(middle))
     meaning = said.format("weight, 0 where the propensities follow the logger through time", error)
     passed = abs(moved) <= 3 * error + MEAN_WEIGHT_SLACK
     return [*checks, Check(name="logging drift", value=moved, passed=passed, meaning=meaning)]
 
 
-def _later_less_earlier(log: LoggedData, values: Array, late: npt.NDArray[np.bool_]) -> tuple[float, float]:
+def _ends_of_time(rows: PolicyRows) -> tuple[int, int]:
+    assert rows.log.timestamp is not None
+    return int(rows.log.timestamp.min()), int(rows.log.timestamp.max())
+
+
+def _times(rows: PolicyRows) -> Array:
+    assert rows.log.timestamp is not None
+    return rows.log.timestamp.astype(np.float64)
+
+
+def _rewards(rows: PolicyRows) -> Array:
+    return rows.log.reward
+
+
+def _ratios(rows: PolicyRows) -> Array:
+    return rows.ratio.double().numpy()
+
+
+def _later_less_earlier(rows: RowStatistics, values: Statistic, middle: float) -> tuple[float, float]:
     """The difference of two means over events, and its clustered error."""
-    events = np.ones(log.n_rows) if log.row_weight is None else log.row_weight
-    influence = np.zeros(log.n_rows)
-    means = []
-    for half in (late, ~late):
-        total = events[half].sum()
-        means.append(float((events * values)[half].sum() / total))
-        influence[half] = (events * (values - means[-1]))[half] / total * (1 if half is late else -1)
-    return means[0] - means[1], float(np.sqrt(np.square(np.bincount(log.cluster_index, influence)).sum()))
+    sums = rows.total(_half_sums, values, middle)
+    squares = rows.total(_half_influence, values, middle, sums)
+    return float(sums[0, 0] / sums[0, 1] - sums[1, 0] / sums[1, 1]), float(np.sqrt(squares))
 
 
-def _verdict(failed: list[Check], supported: float | None, rows: PolicyRows) -> Verdict:
+def _halves(rows: PolicyRows, middle: float) -> tuple[Array, list[npt.NDArray[np.bool_]]]:
+    """The events of each row, and which rows are later than the middle and which are not."""
+    late = _times(rows) > middle
+    return np.ones(rows.log.n_rows) if rows.log.row_weight is None else rows.log.row_weight, [late, ~late]
+
+
+def _half_sums(rows: PolicyRows, values: Statistic, middle: float) -> Array:
+    events, halves = _halves(rows, middle)
+    found = values(rows)
+    return np.array([[(events * found)[half].sum(), events[half].sum()] for half in halves])
+
+
+def _half_influence(rows: PolicyRows, values: Statistic, middle: float, sums: Array) -> float:
+    """Σ over clusters of their squared influence on the difference."""
+    events, halves = _halves(rows, middle)
+    found, influence = values(rows), np.zeros(rows.log.n_rows)
+    for half, (gain, total), sign in zip(halves, sums, (1, -1), strict=True):
+        influence[half] = (events * (found - gain / total))[half] / total * sign
+    return float(np.square(np.bincount(rows.log.cluster_index, influence)).sum())
+
+
+def _verdict(failed: list[Check], supported: float | None, rows: RowStatistics) -> Verdict:
     if not failed:
         return Verdict(answer="answerable", advice="Rely on the estimate and its interval.")
     reasons = [_reason(check, "context" if rows.log.cluster is None else "user") for check in failed]
@@ -264,15 +371,16 @@ def _reason(check: Check, unit: str) -> str:
     return sentences[check.name].format(check.value)
 
 
-def _experiment_advice(rows: PolicyRows) -> str:
+EXPLORED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Shares of the traffic that might follow the policy in an experiment."""
+
+
+def _experiment_advice(rows: RowStatistics) -> str:
     """How much exploration would bring enough effective rows: the least share of traffic that follows the policy."""
     n = rows.n_clusters
-    ratio = rows.ratio.double()
-    mean = rows.mean(ratio)
-    for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
-        # Logging with probability 1 − ε and the policy itself with ε gives the ratio ρ/(1 − ε + ερ).
-        mixed = ratio / (1 - share + share * ratio)
-        effective = n * mean / max(rows.mean(ratio * mixed), 1e-12)
+    mixed, events = np.split(rows.total(_mixed_sums), [len(EXPLORED)])
+    for share, square in zip(EXPLORED, mixed / events, strict=True):
+        effective = n * rows.mean_ratio / max(square, 1e-12)
         if effective >= 4 * LEAST_EFFECTIVE:
             return (
                 f"Run an experiment: let about {share:.0%} of the traffic follow the policy and record the "
@@ -281,24 +389,43 @@ def _experiment_advice(rows: PolicyRows) -> str:
     return "Run an experiment on a random half of the traffic: this log says next to nothing about the policy."
 
 
-def covariate_balance(log: LoggedData, rows: PolicyRows, most: int = 8) -> list[tuple[str, float | None, float | None]]:
+def _mixed_sums(rows: PolicyRows) -> Array:
+    """Σ ρ·ρ/(1 − ε + ερ) for each ε, as logging with 1 − ε and the policy with ε would have it, and the events."""
+    ratio = _ratios(rows)
+    events = np.ones(len(ratio)) if rows.log.row_weight is None else rows.log.row_weight
+    sums = [(events * ratio * ratio / (1 - share + share * ratio)).sum() for share in EXPLORED]
+    return np.array([*sums, events.sum()])
+
+
+def covariate_balance(rows: RowStatistics, most: int = 8) -> list[tuple[str, float | None, float | None]]:
     """Weighted means of features against their means, in standard deviations: right weights leave them in place."""
-    design = DesignMatrix.fit(log.contexts, max_categories=16)
-    features = design.encode(log.contexts).double()
-    context = tensor(log.context_index).long()
-    plain = tensor(log.context_weight)
-    ratio = rows.ratio.double() if rows.row_weight is None else rows.ratio.double() * rows.row_weight
-    weight = torch.zeros(log.n_contexts, dtype=torch.float64).index_add_(0, context, ratio)
-    if float(weight.sum()) <= 0:
+    design = rows.design(BALANCE_CATEGORIES)
+    sums = torch.from_numpy(rows.total(_feature_sums, design))
+    contexts, events, weight = sums[:3, -1].tolist()
+    if weight <= 0:
         return []
-    mean = plain @ features / plain.sum()
-    spread = ((plain @ features.square()) / plain.sum() - mean.square()).clamp(min=0).sqrt()
-    uniform = features.mean(0)
-    after = (weight @ features / weight.sum() - mean) / spread.clamp(min=1e-9)
-    before = (uniform - mean) / spread.clamp(min=1e-9)
+    uniform, plain, after, square = sums[:, :-1]
+    mean = plain / events
+    spread = (square / events - mean.square()).clamp(min=0).sqrt()
+    after = (after / weight - mean) / spread.clamp(min=1e-9)
+    before = (uniform / contexts - mean) / spread.clamp(min=1e-9)
     worst = after.abs().nan_to_num().argsort(descending=True)[:most].tolist()
     names = design.names
     return [(names[i], float(before[i]), float(after[i])) for i in worst if float(spread[i]) > 0]
+
+
+def _feature_sums(rows: PolicyRows, design: DesignMatrix) -> Array:
+    """Σ of features over contexts, over events and over weights, and of their squares over events, (4, features + 1).
+
+    The last column is that of a feature which is always 1.
+    """
+    log = rows.log
+    features = design.encode(log.contexts).double()
+    features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], 1)
+    ratio = rows.ratio.double() if rows.row_weight is None else rows.ratio.double() * rows.row_weight
+    weight = torch.zeros(log.n_contexts, dtype=torch.float64).index_add_(0, tensor(log.context_index).long(), ratio)
+    plain = tensor(log.context_weight)
+    return torch.stack([features.sum(0), plain @ features, weight @ features, plain @ features.square()]).numpy()
 
 
 def detectable_effect(width: Width, level: float = 0.95, power: float = 0.8) -> float:

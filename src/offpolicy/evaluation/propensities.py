@@ -11,10 +11,11 @@ from scipy.stats import norm
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, spread
 from offpolicy.evaluation.auto import WEIGHTS_ONLY, WITH_REWARDS, auto_estimate
-from offpolicy.evaluation.intervals import Interval, worst_case_self_normalised
+from offpolicy.evaluation.intervals import Interval, worst_case_over
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
 from offpolicy.evaluation.slates import chosen_user_model, with_slates, with_user_model
+from offpolicy.evaluation.statistics import RowStatistics
 from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, UniformPolicy, as_policy, logged_log_prob, rows_only
 from offpolicy.progress import progress
@@ -26,17 +27,21 @@ from offpolicy.seeding import generator
 PROPENSITY_MODELS = ("uniform", "popularity", "linear", "quadratic")
 
 
-def worst_case_band(rows: PolicyRows, gamma: float, level: float = 0.95) -> Interval:
+def worst_case_band(rows: RowStatistics, gamma: float, level: float = 0.95) -> Interval:
     """Every β in [β̂e^{−γU}, β̂e^{γU}], row by row: the exact range of SNIPS, with its sampling error on either side."""
-    if "uncertainty" not in rows.inputs:
+    if "uncertainty" not in rows.known:
         raise ParameterError("The worst case over β̂'s band needs U of every row, which is not known here.")
     snips = rows.clustered(ESTIMATORS["snips"])
-    s = spread(rows.inputs["uncertainty"], gamma).numpy()
-    low, high = worst_case_self_normalised(rows.log_mass.numpy(), s, rows.reward.numpy())
+    low, high = worst_case_over(lambda work, *given: rows.map(_in_band, gamma, work, *given))
     error = float(norm.ppf(0.5 + level / 2)) * snips.jackknife_error
     low, high = (max(low - error, 0.0), min(high + error, 1.0)) if np.isfinite(error) else (0.0, 1.0)
     vacuous = low <= 0.0 and high >= 1.0
     return Interval(low, high, level, "worst_case", vacuous, snips.value, snips.refusal)
+
+
+def _in_band(rows: PolicyRows, gamma: float, work: Callable[..., Any], *given: Any) -> Any:
+    """Work on the rows of a shard as log ρ, spread and reward."""
+    return work(rows.log_mass.numpy(), spread(rows.inputs["uncertainty"], gamma).numpy(), rows.reward.numpy(), *given)
 
 
 def refit_bootstrap(
@@ -89,7 +94,7 @@ def under_model(rows: PolicyRows, logging: Policy) -> PolicyRows:
 
 
 def propensity_model_row(
-    name: str, likelihood: float, calibration: float | None, rows: PolicyRows, scale: Scale, level: float
+    name: str, likelihood: float, calibration: float | None, rows: RowStatistics, scale: Scale, level: float
 ) -> PropensityModel:
     """A policy's value under one model of β̂ with this held-out quality, on the user's scale."""
     estimate = auto_estimate(rows, level)
@@ -97,7 +102,7 @@ def propensity_model_row(
         model=name,
         log_likelihood=likelihood,
         calibration_error=calibration,
-        mean_weight=rows.mean(rows.ratio.double()),
+        mean_weight=rows.mean_ratio,
         value=scale.value(estimate.value),
         low=scale.value(estimate.interval.low),
         high=scale.value(estimate.interval.high),
@@ -107,7 +112,7 @@ def propensity_model_row(
 def under_other_models(
     log: LoggedData,
     beta: LoggingPolicy,
-    rows_under: Callable[[Policy], PolicyRows],
+    rows_under: Callable[[Policy], RowStatistics],
     scale: Scale,
     level: float,
     seed: int,

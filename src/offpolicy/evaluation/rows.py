@@ -1,6 +1,6 @@
-"""Everything the estimators need to know about one policy on one log, row by row."""
+"""Everything the estimators need to know about one policy on one shard of a log, row by row."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,32 +11,32 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ParameterError
-from offpolicy.estimators import Estimator, bounded_exp
+from offpolicy.estimators import ESTIMATORS, Estimator, bounded_exp
 from offpolicy.evaluation.balance import BALANCED_INPUT, balanced_log_ratio, can_balance
 from offpolicy.evaluation.clusters import ClusteredTerms, ClusterSums
 from offpolicy.evaluation.inputs import BASELINE, other_baseline, policy_inputs
+from offpolicy.evaluation.statistics import INDEX_INPUTS, Array, Asked, RowStatistics, Statistic
 from offpolicy.evaluation.value import Terms
 from offpolicy.log import LoggedData, row_pieces
+from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, aligned, row_weights, tensor
 from offpolicy.rewards import RewardModel, row_rewards
 
 BASIC = ("log_ratio", "log_logging", "uncertainty", "sample_size")
-PERIODS = 20
-"""Consecutive periods that are units of independence for errors over time."""
-LEAST_IN_PERIOD = 50
-"""Rows below which a period tells nothing."""
-INDEX_INPUTS = ("action", "context_index")
-"""Inputs that are the log's own arrays, widened only for the rows at hand."""
 
 
 @dataclass(frozen=True)
-class PolicyRows:
+class PolicyRows(RowStatistics):
     """Per-row inputs of one target policy: O(rows) numbers, whatever the number of actions."""
 
     log: LoggedData
     inputs: Mapping[str, Tensor]
     unsupported: Tensor | None = field(default=None, repr=False)
     """Per context, the policy's mass on actions that logging hardly ever shows there."""
+    units: Tensor | None = field(default=None, repr=False)
+    """The unit of independence of each row where it is not its cluster: clusters of a long log are summed in groups."""
+    first_unit: int = 0
+    """How many units the shards before this one have room for."""
 
     @classmethod
     def of_all(
@@ -51,6 +51,7 @@ class PolicyRows:
         support: bool = False,
         groups: Tensor | None = None,
         other_rewards: Mapping[str, RewardModel] | None = None,
+        known: Mapping[str, Tensor] | None = None,
     ) -> dict[str, "PolicyRows"]:
         """Compute the inputs these estimators ask for, in one pass over the log for all targets."""
         asked = {name for row in estimators for name in (*row.inputs, *row.optional_inputs)}
@@ -65,6 +66,7 @@ class PolicyRows:
             support=support,
             groups=groups,
             other_rewards=other_rewards,
+            known=known,
         )
         if BALANCED_INPUT in asked:
             for name, target in targets.items():
@@ -82,7 +84,23 @@ class PolicyRows:
         """Some of the rows, as if the log held no others; which contexts lack support is not carried along."""
         index = torch.from_numpy(np.flatnonzero(kept))
         inputs = {name: values[index] if values.ndim else values for name, values in self.inputs.items()}
-        return PolicyRows(self.log.take(kept), inputs)
+        return PolicyRows(
+            self.log.take(kept),
+            inputs,
+            units=None if self.units is None else self.units[index],
+            first_unit=self.first_unit,
+        )
+
+    def segment(self, part: Any) -> "PolicyRows":
+        """The rows of a segment, as if the log held no others."""
+        return self.take(part.mask(self.log))
+
+    def selected(self, kept: npt.NDArray[np.bool_]) -> "PolicyRows":
+        """Some of the rows or none, codes of contexts and clusters staying what they are: quick, for sums alone."""
+        index = torch.from_numpy(np.flatnonzero(kept))
+        inputs = {name: values[index] if values.ndim else values for name, values in self.inputs.items()}
+        units = None if self.units is None else self.units[index]
+        return PolicyRows(self.log.selected(kept), inputs, units=units, first_unit=self.first_unit)
 
     def under(self, log: LoggedData, reward_model: RewardModel | None) -> "PolicyRows":
         """The same policy and rows under another reward: those of `log`, with the model of it."""
@@ -91,22 +109,44 @@ class PolicyRows:
         baseline = self.inputs.get(other_baseline(log.reward_name))
         if baseline is not None and reward_model is not None:
             own |= {BASELINE: baseline, "imputed": row_rewards(reward_model, log)}
-        return PolicyRows(log, own, self.unsupported)
+        return replace(self, log=log, inputs=own)
 
     @property
-    def has_reward_model(self) -> bool:
-        """Whether q̂ of the policy is known."""
-        return "baseline" in self.inputs
+    def known(self) -> frozenset[str]:
+        """The names of the inputs."""
+        return frozenset(self.inputs)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.log.n_rows
+
+    @property
+    def in_shards(self) -> bool:
+        """These are all rows there are."""
+        return False
+
+    def map(self, statistic: Statistic, *arguments: Any) -> Iterator[Any]:
+        """The statistic of these rows, the only shard."""
+        yield statistic(self, *arguments)
+
+    def quantiles(self, values: Statistic, shares: Sequence[float]) -> Array:
+        """Quantiles over these rows."""
+        return np.asarray(np.quantile(values(self), shares))
+
+    def design(self, categories: int) -> DesignMatrix:
+        """The features of these rows' contexts."""
+        return DesignMatrix.fit(self.log.contexts, max_categories=categories)
 
     @property
     def cluster(self) -> Tensor:
-        """The unit of independence of each row."""
+        """The cluster of each row."""
         return tensor(self.log.cluster_index)
 
     @property
-    def n_clusters(self) -> int:
-        """Number of units."""
-        return int(self.log.cluster_index.max()) + 1
+    def unit(self) -> Tensor:
+        """The unit of independence of each row."""
+        return self.cluster if self.units is None else self.units
 
     @property
     def row_weight(self) -> Tensor | None:
@@ -145,81 +185,47 @@ class PolicyRows:
         """π/β̂ of each row."""
         return bounded_exp(self.log_ratio)
 
-    @cached_property
-    def mean_ratio(self) -> float:
-        """The mean of π/β̂ over events: 1 where β̂ is right."""
-        return self.mean(self.ratio.double())
-
-    @cached_property
-    def reward_deviation(self) -> float:
-        """The standard deviation of the rewards over events."""
-        reward = self.reward.double()
-        return float(np.sqrt(self.mean((reward - self.mean(reward)).square())))
-
-    @cached_property
-    def best_constant(self) -> float:
-        """b of least variance in b + mean ρ(r − b): mean r(ρ² − ρ)/mean(ρ² − ρ), within what rewards can be."""
-        ratio = self.ratio.double()
-        spread = ratio * (ratio - 1)
-        below = self.mean(spread)
-        constant = self.mean(spread * self.reward) / below if below > 0 else self.mean(self.reward)
-        return min(max(constant, 0.0), 1.0)
-
     def mean(self, values: Tensor) -> float:
         """The mean over events of one number per row."""
         return float(np.average(values.numpy(), weights=self.log.row_weight))
 
-    def unavailable(self, row: Estimator) -> str:
-        """Why this estimator is unavailable for this policy; empty where it is available."""
-        missing = [name for name in row.inputs if name not in self.inputs and name not in INDEX_INPUTS]
-        if missing:
-            return f"it needs {missing[0]}, which is not known here"
-        if row.uses_reward_model and not self.has_reward_model:
-            return "it needs a reward model and the policy's probabilities of all actions"
-        return ""
+    def terms(self, row: Estimator, rows: slice = slice(None), constant: float | None = None, **hyper: Any) -> Terms:
+        """The estimator's terms of the one value formula, for all rows or some.
 
-    def terms(self, row: Estimator, rows: slice = slice(None), **hyper: Any) -> Terms:
-        """The estimator's terms of the one value formula, for all rows or some."""
+        `constant` stands in for a reward model where the estimator wants one; by default the best for these rows.
+        """
         if self.unavailable(row):
             raise ParameterError(f"Estimator {row.name!r} cannot be used: {self.unavailable(row)}.")
         inputs = self.part(rows, (*row.inputs, *row.optional_inputs))
         weight, normaliser = row.terms(inputs, **hyper)
         if row.uses_reward_model:
             return Terms(weight, normaliser, inputs["reward"], inputs["imputed"], inputs["baseline"])
+        if row.constant_baseline and constant is None:
+            constant = self.best_constant
         return Terms.without_reward_model(
             weight,
             normaliser,
             inputs["reward"],
-            constant=self.best_constant if row.constant_baseline else 0.0,
+            constant=constant or 0.0 if row.constant_baseline else 0.0,
             temperature=float(row.check_hyper(hyper).get("temperature", 0.0)),
         )
 
-    def clustered(self, row: Estimator, **hyper: Any) -> ClusteredTerms:
-        """The estimator's sums per cluster: value, error and what intervals need."""
-        parts = [slice(None)] if row.whole_log else self.parts()
-        return self._summed((part, self.terms(row, part, **hyper)) for part in parts)
+    def sums_of(self, asked: Asked, constant: float = 0.0, unit: Tensor | None = None) -> ClusteredTerms:
+        """The sums per unit of one estimator, or of the mean reward, over these rows."""
+        unit = self.unit if unit is None else unit
+        row, sums = ESTIMATORS[asked.name] if asked.name else None, ClusterSums()
+        for part in [slice(None)] if row is not None and row.whole_log else self.parts():
+            if row is None:
+                reward = self.reward[part]
+                one = torch.ones((), dtype=torch.float64).expand_as(reward)
+                batch = Terms.without_reward_model(one, one, reward)
+            else:
+                batch = self.terms(row, part, constant, **(asked.hyper or {}))
+            sums.add(batch, unit[part].long(), None if self.row_weight is None else self.row_weight[part])
+        return sums.finish(self.first_unit)
 
-    def on_policy(self) -> ClusteredTerms:
-        """The logging policy's own value: the mean reward."""
-        one = torch.ones((), dtype=torch.float64)
-        rewards = ((part, self.reward[part]) for part in self.parts())
-        return self._summed((p, Terms.without_reward_model(one.expand_as(r), one.expand_as(r), r)) for p, r in rewards)
-
-    def _summed(self, terms: Iterable[tuple[slice, Terms]]) -> ClusteredTerms:
-        sums = ClusterSums()
-        for part, batch in terms:
-            weight = None if self.row_weight is None else self.row_weight[part]
-            sums.add(batch, self.cluster[part].long(), weight)
-        return sums.finish()
-
-    @cached_property
-    def by_period(self) -> "PolicyRows | None":
-        """The same rows with 20 consecutive periods of about equal size as clusters; None without enough times."""
-        times = self.log.timestamp
-        if times is None or len(times) < PERIODS * LEAST_IN_PERIOD:
-            return None
-        edges = np.quantile(times, np.linspace(0, 1, PERIODS + 1)[1:-1])
-        if len(np.unique(edges)) < len(edges) or edges[-1] == times.max():
-            return None  # too few distinct times
-        period = np.searchsorted(edges, times, side="left").astype(np.int32)
-        return replace(self, log=replace(self.log, cluster=period, cluster_vocabulary=None))
+    def in_periods(self, edges: Array) -> "PolicyRows":
+        """The same rows with periods of time between these edges for units."""
+        assert self.log.timestamp is not None
+        period = np.searchsorted(edges, self.log.timestamp, side="left")
+        return replace(self, units=torch.from_numpy(period), first_unit=0)

@@ -13,9 +13,17 @@ LEAST_TAIL = 5
 """Fewer weights than this beyond the threshold say nothing about a tail."""
 
 
-def pareto_shape(weight: Array) -> float | None:
-    """k of the largest min(n/5, 3√n) weights; None where too few of them differ from the threshold below them."""
-    size = int(min(0.2 * len(weight), 3 * np.sqrt(len(weight))))
+def tail_size(count: int) -> int:
+    """How many of so many weights are their tail."""
+    return int(min(0.2 * count, 3 * np.sqrt(count)))
+
+
+def pareto_shape(weight: Array, count: int | None = None) -> float | None:
+    """k of the largest min(n/5, 3√n) weights; None where too few of them differ from the threshold below them.
+
+    Of `count` weights, only the largest need be given, one more than are the tail.
+    """
+    size = tail_size(len(weight) if count is None else count)
     if size < LEAST_TAIL:
         return None
     largest = np.partition(weight, len(weight) - size - 1)[len(weight) - size - 1 :]

@@ -13,7 +13,7 @@ from offpolicy.learning.monitors import BOUND, held_out_metric, monitor_of
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.objectives import OBJECTIVES, ObjectiveSpec, RowTerms, register_objective
 from offpolicy.learning.portfolio import AUTO, PORTFOLIO, choice_of, member_settings
-from offpolicy.learning.prepare import check_rewards, make_scorer, prepare_training
+from offpolicy.learning.prepare import check_rewards, held_out_unit, make_scorer, prepare_training
 from offpolicy.learning.rows import RowInputs, check_rows
 from offpolicy.learning.single import LearnedPolicy
 from offpolicy.learning.trainer import Trainer
@@ -38,6 +38,7 @@ __all__ = [
     "choice_of",
     "find_method",
     "held_out_metric",
+    "held_out_unit",
     "learn_policy",
     "make_scorer",
     "member_settings",

@@ -13,7 +13,7 @@ from offpolicy.evaluation import Evaluator, Options
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.learning.portfolio import AUTO, PORTFOLIO, choice_of, member_settings
-from offpolicy.learning.prepare import FEWEST_CLUSTERS, check_rewards
+from offpolicy.learning.prepare import FEWEST_CLUSTERS, check_rewards, held_out_unit
 from offpolicy.learning.single import LearnedPolicy, learn_single
 from offpolicy.log import LoggedData
 from offpolicy.models import has_many_ids
@@ -111,5 +111,5 @@ def _divided(log: LoggedData, seed: int) -> tuple[LoggedData, LoggedData]:
     """Rows to learn from and rows to choose on: all of them for both where they are very few."""
     if len(np.unique(log.cluster_index)) < FEWEST_CLUSTERS:
         return log, log
-    train, held = log.split((1 - HELD_OUT, HELD_OUT), seed=seed)
+    train, held = log.split((1 - HELD_OUT, HELD_OUT), by=held_out_unit(log), seed=seed)
     return train, held

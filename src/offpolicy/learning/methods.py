@@ -22,6 +22,9 @@ LEARNING_SHARE = 0.25
 settings of benchmarks/defaults.py."""
 LEARNING_GAMMA = 2 * LEARNING_SHARE
 """γ of UIPS where it teaches, if U is the standard error of log β̂; γ = "auto" calibrates it by refits of β̂."""
+LEARNING_EVENTS = 4.0
+"""λ from the log grows with so many times the events per number that is learned. Set on even settings of
+benchmarks/defaults.py."""
 LOG_DRIVEN = ("lam", "cap", "smoothing")
 """Hyper-parameters that can follow the log."""
 
@@ -165,18 +168,19 @@ class MethodSpec:
         named = {name: p.default for name, p in self.hyper.items() if given.get(name) in (AUTO, PAPER)}
         return {name: p.check({**given, **named}.get(name, p.default)) for name, p in self.hyper.items()}
 
-    def following(self, second_moment: float, events_a_step: float, events: float) -> "MethodSpec":
+    def following(self, second_moment: float, events: float, numbers: float) -> "MethodSpec":
         """The same with the hyper-parameters that follow the log, from E_β̂[(gain·ρ)²] under the current policy.
 
-        λ is that moment, its definition, times the events of a step: λ weighs the bias of a step's gradient against its
-        variance, and the gradient averages so many. A cap is √λ/2, the most that λ lets a weight be; λ of logarithmic
-        smoothing is 1/√N.
+        λ is that moment, its definition, times `LEARNING_EVENTS` per number that is learned (`numbers`): λ weighs bias
+        against variance, and the fewer events there are to each number, the more variance costs. A cap is √λ/2, the
+        most that λ lets a weight be; λ of logarithmic smoothing is 1/√N.
         """
         second_moment = max(second_moment, 1e-9)
-        lam = second_moment if "sample_size" in self.inputs else second_moment * events_a_step
+        apiece = max(LEARNING_EVENTS * events / max(numbers, 1.0), 1.0)
+        lam = second_moment if "sample_size" in self.inputs else second_moment * apiece
         found = {
             "lam": lam,
-            "cap": max((second_moment * events_a_step) ** 0.5 / 2, 1.0),
+            "cap": max((second_moment * apiece) ** 0.5 / 2, 1.0),
             "smoothing": min(events**-0.5, 1.0),
         }
         return replace(self, given={**self.given, **{name: found[name] for name in self.auto}})

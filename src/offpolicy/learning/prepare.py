@@ -19,7 +19,7 @@ from offpolicy.learning.monitors import HeldOut, Monitor, held_out_metric, is_ra
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.rows import Integers, check_rows, is_kept, row_count, row_inputs
 from offpolicy.learning.trainer import Trainer
-from offpolicy.log import LoggedData, digest
+from offpolicy.log import LoggedData, Unit, digest
 from offpolicy.models import (
     GroupedScorer,
     LinearScorer,
@@ -275,8 +275,16 @@ def _held_out_rows(
             "with their positives)."
         )
     held_out_metric(config.metric)
-    (train, _), (valid, _) = log.divide((1 - config.held_out, config.held_out), seed=config.seed)
+    shares = (1 - config.held_out, config.held_out)
+    (train, _), (valid, _) = log.divide(shares, by=held_out_unit(log), seed=config.seed)
     return train, scored_rows(log, valid, config.seed)
+
+
+def held_out_unit(log: LoggedData) -> Unit | None:
+    """What is held out as a whole: clusters or contexts; rows where contexts are known by ids, which a policy has to
+    have seen, unless clusters or slates were named.
+    """
+    return "row" if log.cluster is None and log.request is None and has_many_ids(log.contexts) else None
 
 
 def check_rewards(log: LoggedData) -> None:

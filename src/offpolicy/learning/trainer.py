@@ -103,6 +103,11 @@ class Trainer:
         return most_epochs(self.config, self.objective.spec, self.log)
 
     @cached_property
+    def _numbers(self) -> int:
+        """How many numbers are learned."""
+        return sum(p.numel() for p in self.scorer.parameters() if p.requires_grad)
+
+    @cached_property
     def all_batches(self) -> Batches:
         """Batches of every row, for an epoch in which β̂ and the policy learn jointly."""
         return batches_of(self.log, self.config, rows_with_events(self.log))
@@ -158,7 +163,7 @@ class Trainer:
         random = torch_generator(self.config.seed, "learning", "lambda", epoch)
         moment = second_moment(self.objective, self.scorer, self.batches.epoch(random), self.log.n_events)
         if moment is not None:
-            self.objective.spec = spec.following(moment, self.objective.events_a_batch, self.log.n_events)
+            self.objective.spec = spec.following(moment, self.log.n_events, self._numbers)
 
     def _epoch(self, epoch: int, bar: Advance) -> Epoch:
         """One pass; returns its record."""

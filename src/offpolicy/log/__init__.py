@@ -1,6 +1,7 @@
 """The log: what was shown to whom and what came of it, checked once and then trusted."""
 
 from offpolicy.log.actions import ActionTable
+from offpolicy.log.batched import STREAMED, Files, free_memory, memory_needed
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.choice import Choice, Known, choose_context, leaks
@@ -33,14 +34,18 @@ from offpolicy.log.formats.vowpal_log import range_of_rewards, read_vowpal, to_c
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.instants import instant
-from offpolicy.log.logged_data import LoggedData
+from offpolicy.log.logged_data import LoggedData, Unit
 from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
+from offpolicy.log.prepare import Prepared, Preparing, byte_count, prepare_log, prepare_rows
 from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
+from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
+from offpolicy.log.store import is_store, open_store, read_manifest
+from offpolicy.log.store_writer import write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
@@ -48,6 +53,7 @@ from offpolicy.log.treatment import EVERY, Missing
 __all__ = [
     "EVERY",
     "READ_ERRORS",
+    "STREAMED",
     "SUFFIXES",
     "ActionTable",
     "BagColumn",
@@ -58,10 +64,12 @@ __all__ = [
     "Column",
     "EmbeddingColumn",
     "FeatureTable",
+    "Files",
     "Format",
     "Id",
     "Kind",
     "Known",
+    "Layout",
     "LogBatch",
     "LogSchema",
     "LoggedData",
@@ -70,12 +78,16 @@ __all__ = [
     "Offers",
     "Origin",
     "Part",
+    "Prepared",
+    "Preparing",
     "RawColumns",
     "Reading",
     "Table",
+    "Unit",
     "Vocabulary",
     "VowpalLog",
     "blank_lines_at_end",
+    "byte_count",
     "check_columns",
     "choose_context",
     "column_names",
@@ -85,18 +97,25 @@ __all__ = [
     "feature_table",
     "flags",
     "format_of",
+    "free_memory",
     "from_obp",
     "ids",
     "instant",
     "is_path",
+    "is_store",
     "leaks",
     "listed",
+    "memory_needed",
     "nearest",
     "numbers",
+    "open_store",
     "owned",
     "pieces",
+    "prepare_log",
+    "prepare_rows",
     "range_of_rewards",
     "read_log",
+    "read_manifest",
     "read_rows",
     "read_table",
     "read_vowpal",
@@ -118,4 +137,5 @@ __all__ = [
     "vowpal_log",
     "winsorised",
     "with_derived",
+    "write_store",
 ]

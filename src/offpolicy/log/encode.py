@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -67,33 +68,43 @@ class RawColumns:
 
 
 def distinct_contexts(
-    typed: Mapping[str, tuple[Kind, pl.Series]], origin: Origin, candidates: Candidates | None = None
+    typed: Mapping[str, tuple[Kind, pl.Series]],
+    origin: Origin,
+    candidates: Candidates | None = None,
+    vocabularies: Mapping[str, Vocabulary] = MappingProxyType({}),
 ) -> tuple[FeatureTable, npt.NDArray[np.int32]]:
     """The distinct rows of typed columns as features, and for each row the position of its context.
 
-    With the candidates of each row, those that differ in what was on offer are different contexts.
+    With the candidates of each row, those that differ in what was on offer are different contexts. A column without a
+    vocabulary gets that of its own ids.
     """
     keys = [series for _, series in typed.values()]
     if candidates is None:
         groups = group_rows(keys)
-        return _encoded(typed, groups, origin), owned(groups.index)
+        return _encoded(typed, groups, origin, vocabularies), owned(groups.index)
     groups = group_rows([*keys, pl.Series(candidates.hashes.view(np.int64))])
-    table = _encoded(typed, groups, origin)
+    table = _encoded(typed, groups, origin, vocabularies)
     return FeatureTable(dict(table), candidates.take(groups.first_row)), owned(groups.index)
 
 
-def feature_table(columns: RawColumns, *, fill: bool = False) -> FeatureTable:
+def feature_table(
+    columns: RawColumns, *, fill: bool = False, vocabularies: Mapping[str, Vocabulary] = MappingProxyType({})
+) -> FeatureTable:
     """Every row of the columns as features, duplicates and all; with `fill`, missing numbers as 0."""
     typed = {name: columns.typed(name) for name in columns.series}
     if fill:
         typed = {name: (kind, filled(kind, values)) for name, (kind, values) in typed.items()}
-    return features_of(typed, columns.origin)
+    return features_of(typed, columns.origin, vocabularies)
 
 
-def features_of(typed: Mapping[str, tuple[Kind, pl.Series]], origin: Origin) -> FeatureTable:
+def features_of(
+    typed: Mapping[str, tuple[Kind, pl.Series]],
+    origin: Origin,
+    vocabularies: Mapping[str, Vocabulary] = MappingProxyType({}),
+) -> FeatureTable:
     """Every row of typed columns as features."""
     rows = np.arange(len(next(iter(typed.values()))[1]))
-    return _encoded(typed, RowGroups(rows.astype(np.int32), rows), origin)
+    return _encoded(typed, RowGroups(rows.astype(np.int32), rows), origin, vocabularies)
 
 
 def filled(kind: Kind, values: pl.Series) -> pl.Series:
@@ -106,24 +117,36 @@ def filled(kind: Kind, values: pl.Series) -> pl.Series:
     return pl.select(pl.when(absent).then(pl.lit(nothing)).otherwise(values).alias(values.name)).to_series()
 
 
-def _encoded(typed: Mapping[str, tuple[Kind, pl.Series]], groups: RowGroups, origin: Origin) -> FeatureTable:
+def _encoded(
+    typed: Mapping[str, tuple[Kind, pl.Series]],
+    groups: RowGroups,
+    origin: Origin,
+    vocabularies: Mapping[str, Vocabulary],
+) -> FeatureTable:
     first_row = pl.Series(groups.first_row)
     return FeatureTable(
         {
-            name: _column(name, kind, series.gather(first_row), groups.first_row, origin)
+            name: _column(name, kind, series.gather(first_row), groups.first_row, origin, vocabularies.get(name))
             for name, (kind, series) in typed.items()
         }
     )
 
 
-def _column(name: str, kind: Kind, series: pl.Series, rows: npt.NDArray[np.int64], origin: Origin) -> Column:
+def _column(
+    name: str,
+    kind: Kind,
+    series: pl.Series,
+    rows: npt.NDArray[np.int64],
+    origin: Origin,
+    vocabulary: Vocabulary | None,
+) -> Column:
     """The feature column of typed values; `rows` says which row of the origin each value stands for."""
     if kind == "categorical":
-        vocabulary = Vocabulary.of(series)
+        vocabulary = vocabulary or Vocabulary.of(series)
         return CategoricalColumn(owned(vocabulary.encode(series)), vocabulary)
     if kind == "bag":
-        flat = _flattened(series)
-        vocabulary = Vocabulary.of(flat)
+        flat = flattened(series)
+        vocabulary = vocabulary or Vocabulary.of(flat)
         sizes = series.list.len().to_numpy()
         offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
         return BagColumn(owned(offsets), owned(vocabulary.encode(flat)), vocabulary)
@@ -228,13 +251,13 @@ def _bag(column: str, series: pl.Series, origin: Origin) -> pl.Series:
     if not isinstance(lists.dtype, pl.List):
         remedy = "Give lists of ids, or declare another kind."
         raise origin.bad_column(column, f"must hold bags of ids, but it is of type {series.dtype}", remedy)
-    flat = ids(column, _flattened(lists), origin)
+    flat = ids(column, flattened(lists), origin)
     if series.dtype == pl.String:
         flat = typed_text(column, flat, "categorical", origin)
     return lists.cast(pl.List(flat.dtype)).fill_null(pl.lit([], dtype=pl.List(flat.dtype)))
 
 
-def _flattened(lists: pl.Series) -> pl.Series:
+def flattened(lists: pl.Series) -> pl.Series:
     """All items one after another; an empty or missing list adds nothing."""
     return lists.filter(lists.list.len() > 0).explode()
 

@@ -22,7 +22,7 @@ KINDS: tuple[Kind, ...] = ("numeric", "categorical", "embedding", "bag")
 class Vocabulary:
     """The user's own ids, integers or strings or booleans (null may be one of them), in code order."""
 
-    __slots__ = ("_ids",)
+    __slots__ = ("__dict__", "_ids")  # the dictionary for what others work out of the ids once
     _ids: pl.Series
 
     def __init__(self, ids: Any) -> None:

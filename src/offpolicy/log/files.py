@@ -80,13 +80,13 @@ def format_of(path: Path) -> Format:
 def column_names(path: Path, form: Format) -> list[str]:
     """The columns of a file, in order."""
     if form == "parquet":
-        return list(_guarded(path, form, lambda: pl.read_parquet_schema(path)))
+        return list(guarded(path, form, lambda: pl.read_parquet_schema(path)))
     if form in ("dsjson", "cb"):
         return vowpal_frame(path, form).columns
     if form == "ndjson":
-        scan = _guarded(path, form, lambda: pl.scan_ndjson(path, infer_schema_length=None).collect_schema())
+        scan = guarded(path, form, lambda: pl.scan_ndjson(path, infer_schema_length=None).collect_schema())
         return list(scan)
-    header: list[str] = _guarded(path, form, lambda: _csv_header(path))
+    header: list[str] = guarded(path, form, lambda: _csv_header(path))
     twice = next((name for position, name in enumerate(header) if name in header[:position]), None)
     if twice is not None:
         raise LogError(f"{path}: the header names the column {twice!r} more than once. Rename one of them.")
@@ -102,18 +102,18 @@ def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.D
     """These columns of a file; those of a CSV file as text."""
     if form == "parquet":
         parquet.check_columns(path, columns)
-        frame = _guarded(
+        frame = guarded(
             path, form, lambda: pl.read_parquet(path, columns=list(columns), glob=False, hive_partitioning=False)
         )
     elif form in ("dsjson", "cb"):
         frame = vowpal_frame(path, form)
     elif form == "ndjson":
         scan = pl.scan_ndjson(path, infer_schema_length=None)
-        frame = _guarded(path, form, lambda: scan.select(columns).collect())
-        _check_json_types(path, frame)
+        frame = guarded(path, form, lambda: scan.select(columns).collect())
+        check_json_types(path, frame)
     else:
         mark = separator_of(path)
-        frame = _guarded(
+        frame = guarded(
             path, form, lambda: pl.read_csv(path, columns=list(columns), separator=mark, infer_schema=False, glob=False)
         )
         frame = frame.head(max(0, len(frame) - blank_lines_at_end(path)))
@@ -136,7 +136,7 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig", errors="replace", newline="")
 
 
-def _guarded(path: Path, form: Format, read: Any) -> Any:
+def guarded(path: Path, form: Format, read: Any) -> Any:
     """The result of a read, with whatever the libraries raise turned into one paragraph about this file."""
     try:
         return read()
@@ -199,7 +199,7 @@ def _family(item: Any) -> str:
     return names.get(type(item), "")
 
 
-def _check_json_types(path: Path, frame: pl.DataFrame) -> None:
+def check_json_types(path: Path, frame: pl.DataFrame) -> None:
     """Refuse a column of strings in which some values were written as numbers or booleans."""
     for series in frame.get_columns():
         if series.dtype != pl.String:

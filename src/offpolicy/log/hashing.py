@@ -6,7 +6,6 @@ count by their spelling. Splits, fingerprints and the recognition of known rows 
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ from offpolicy.log.ids import owned
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
+IDS_AT_ONCE = 100_000
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -34,11 +34,17 @@ def mixed(values: npt.NDArray[Any]) -> Hashes:
     return np.asarray(bits ^ (bits >> np.uint64(31)))
 
 
-@lru_cache(maxsize=8)
 def vocabulary_hashes(vocabulary: Vocabulary) -> Hashes:
-    """The hash of each id, by its spelling; a missing id is like no other."""
-    named = ("missing" if one is None else f"id {one}" for one in vocabulary.to_list())
-    return owned(np.array([text_hash(name) for name in named], dtype=np.uint64))
+    """The hash of each id, by its spelling; a missing id is like no other. Worked out once a vocabulary."""
+    known: Hashes | None = vocabulary.__dict__.get("hashes")
+    if known is None:
+        known = np.empty(len(vocabulary), dtype=np.uint64)
+        for start in range(0, len(vocabulary), IDS_AT_ONCE):
+            some = vocabulary.ids.slice(start, IDS_AT_ONCE).to_list()
+            named = ("missing" if one is None else f"id {one}" for one in some)
+            known[start : start + len(some)] = [text_hash(name) for name in named]
+        vocabulary.__dict__["hashes"] = owned(known)
+    return known
 
 
 def number_hashes(values: npt.NDArray[Any]) -> Hashes:

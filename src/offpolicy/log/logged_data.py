@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,16 @@ from offpolicy.log.assignment import Rows, checked_folds, checked_fractions, par
 from offpolicy.log.batches import LogBatch, batches_of
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.features import FeatureTable, Vocabulary, trusted
-from offpolicy.log.hashing import Hashes, digest, mixed, number_hashes, occurrence, table_hashes, vocabulary_hashes
+from offpolicy.log.hashing import (
+    Hashes,
+    digest,
+    mixed,
+    number_hashes,
+    occurrence,
+    table_hashes,
+    uniform,
+    vocabulary_hashes,
+)
 from offpolicy.log.ids import Codes, owned
 from offpolicy.log.instants import calendar_times
 from offpolicy.log.rewards import checked_range, data_range, rescaled, to_unit, winsorised
@@ -30,9 +40,13 @@ from offpolicy.log.rules import (
     integer_times,
     sealed_rows,
 )
+from offpolicy.log.shards import SHARDS, Layout, arranged, shard_view, unit_hashes
 from offpolicy.log.slates import check_nested, check_slates, coded_positions, slate_contexts, slate_table
 
-Unit: TypeAlias = Literal["context", "cluster", "time"]
+if TYPE_CHECKING:
+    from offpolicy.log.store import StoreShard
+
+Unit: TypeAlias = Literal["context", "cluster", "time", "row"]
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
 
 
@@ -65,6 +79,8 @@ class LoggedData:
     """What was done to the data on reading, in words."""
     frames: Literal["polars", "pandas"] = "polars"
     """The kind of frame it was read from, which results come as."""
+    layout: Layout | None = None
+    """Where its shards begin; None: it is one."""
 
     def __post_init__(self) -> None:
         """Seal every array and check every rule, so that no other code needs to check again."""
@@ -97,6 +113,9 @@ class LoggedData:
             raise LogError(
                 f"Kept columns must have {self.n_rows} values, one per row, but they have {self.kept.height}."
             )
+        if self.layout is not None:
+            self.layout.check(self.n_rows, self.context_index, self.n_contexts)
+            object.__setattr__(self, "layout", self.layout.with_clusters(self.cluster))
 
     def __repr__(self) -> str:
         """The size of the log and the kinds of its features."""
@@ -110,7 +129,7 @@ class LoggedData:
         """Whether every array, table and vocabulary is equal."""
         if not isinstance(other, LoggedData):
             return NotImplemented
-        plain = ("contexts", "actions", "reward_range", "cluster_vocabulary")
+        plain = ("contexts", "actions", "reward_range", "cluster_vocabulary", "layout")
         if any(getattr(self, name) != getattr(other, name) for name in plain):
             return False
         pairs = [(getattr(self, name), getattr(other, name)) for name in ROW_ARRAYS]
@@ -291,6 +310,7 @@ class LoggedData:
             for name, values in ((name, getattr(self, name)) for name in ROW_ARRAYS)
         }
         used, changed["context_index"] = compacted(changed["context_index"], self.n_contexts)
+        used_clusters = None
         if self.cluster is not None:
             used_clusters, changed["cluster"] = compacted(changed["cluster"], int(self.cluster.max()) + 1)
             if self.cluster_vocabulary is not None:
@@ -306,8 +326,70 @@ class LoggedData:
                 changed[name] = owned(self.__dict__[name][used])
         if self.cluster is not None and "cluster_hashes" in self.__dict__:
             changed["cluster_hashes"] = owned(self.cluster_hashes[used_clusters])
-        same = {each.name: getattr(self, each.name) for each in fields(self)}
-        return trusted(LoggedData, **same | changed)
+        if self.layout is not None:
+            places = np.flatnonzero(kept) if kept.dtype == np.bool_ else kept % self.n_rows
+            requests = 0 if self.request is None else int(self.request.max()) + 1
+            changed["layout"] = self.layout.taken(places, used, used_clusters, requests)
+        return trusted(LoggedData, **self._fields | changed)
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def store(self) -> Path | None:
+        """The prepared folder that holds exactly this log, by which any process can open it; None: it is in memory."""
+        source: StoreShard | None = vars(self).get("_source")
+        return source.path if source is not None and source.number is None else None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle what comes from a store as its path, anything else as it is."""
+        source: StoreShard | None = vars(self).get("_source")
+        return super().__reduce_ex__(protocol) if source is None else source.reopening()
+
+    @property
+    def shard_rows(self) -> tuple[int, ...] | None:
+        """Where the rows of each shard begin, from 0 to the number of rows; None: the log is one shard."""
+        return None if self.layout is None else self.layout.rows
+
+    @property
+    def n_shards(self) -> int:
+        """The number of shards: one, unless the log was divided or comes from a store."""
+        return 1 if self.layout is None else len(self.layout)
+
+    @property
+    def shards(self) -> Iterator["LoggedData"]:
+        """The shards in order, each a log of its own that shares its arrays with this one; none holds nothing."""
+        return map(self.shard, range(self.n_shards))
+
+    def shard(self, number: int) -> "LoggedData":
+        """One shard; a unit (cluster, or context) is never in two of them."""
+        return self if self.layout is None and number == 0 else shard_view(self, number)
+
+    def sharded(self, shards: int = SHARDS) -> "LoggedData":
+        """The same rows in this many shards (or fewer, where some would be empty), as a store would hold them.
+
+        Units go to shards by a keyed hash. Rows are ordered by what they say, never by their place in a file.
+        """
+        return arranged(self, shards)
+
+    @property
+    def undivided(self) -> "LoggedData":
+        """The same rows in the same order as one shard."""
+        return self if self.layout is None else self._changed_rows(layout=None)
+
+    def of_share(self, share: float, key: str) -> npt.NDArray[np.bool_]:
+        """Which rows belong to a share of the units, by a keyed hash of what the units are."""
+        return np.concatenate([uniform(unit_hashes(shard), key) < share for shard in self.shards])
+
+    def selected(self, kept: npt.NDArray[np.bool_]) -> "LoggedData":
+        """Some of the rows or none, without what is kept beside them; contexts and all codes stay: for sums alone."""
+        rows = {name: values[kept] for name in ROW_ARRAYS if (values := getattr(self, name)) is not None}
+        return self._changed_rows(kept=None, layout=None, **rows)
+
+    def _changed_rows(self, **changes: Any) -> "LoggedData":
+        """Rows that were checked before in another order."""
+        return trusted(LoggedData, **self._fields | changes)
 
     def _changed(self, **changes: Any) -> "LoggedData":
         """The same contexts and clusters, so the same hashes of them, with other fields."""
@@ -323,7 +405,8 @@ class LoggedData:
         Groups are clusters when there are some and contexts otherwise, unless `by` says which. The side of a group is
         a function of its id (or the context's content) and the seed: appended, dropped or shuffled rows move no other.
         By cluster, a context that occurs in two clusters may occur on both sides: the cluster is the unit then. By
-        time, the parts follow each other, `fractions` count rows, and rows of one instant stay together.
+        time, the parts follow each other, `fractions` count rows, and rows of one instant stay together. By row is for
+        contexts that are ids: nothing is learned of an id that is on the other side as a whole.
         """
         return tuple(part for _, part in self.divide(fractions, by, seed))
 
@@ -350,12 +433,17 @@ class LoggedData:
 
         Rows that say the same are told apart by how many came before, else they would all share a fold.
         """
-        hashes = mixed(self.row_hashes) + occurrence(self.row_hashes)
-        return part_of_units(hashes, checked_folds(k), f"{self.lineage}row folds {seed}")
+        return part_of_units(self._row_identities, checked_folds(k), f"{self.lineage}row folds {seed}")
+
+    @property
+    def _row_identities(self) -> Hashes:
+        return mixed(self.row_hashes) + occurrence(self.row_hashes)
 
     def _parts(self, shares: Sequence[float], by: Unit | None, key: str) -> Rows:
         if by == "time":
             return part_in_time(self._unit(by), shares)
+        if by == "row":
+            return part_of_units(self._row_identities, shares, self.lineage + key)
         unit = self._unit(by)
         present = np.flatnonzero(np.bincount(unit))
         hashes = self.cluster_hashes
@@ -371,7 +459,7 @@ class LoggedData:
         contexts = self.context_index if self.candidates is None else self._feature_unit[self.context_index]
         units = {"context": contexts, "cluster": self.cluster, "time": self.timestamp}
         if by not in units:
-            raise ParameterError(f"by must be context, cluster or time, never the row, but it is {by!r}.")
+            raise ParameterError(f"by must be context, cluster, time or row, but it is {by!r}.")
         unit = units[by]
         if unit is None:
             column = "timestamp" if by == "time" else by
@@ -409,20 +497,29 @@ class LoggedData:
     @cached_property
     def rows_fingerprint(self) -> str:
         """A digest of what the rows say, in order; the same whatever the vocabulary's order and the rows' weights."""
+        if self.layout is not None:
+            return digest(np.array([shard.rows_fingerprint for shard in self.shards]))
         return digest(self.row_hashes)
 
     @cached_property
     def fingerprint(self) -> str:
         """A digest of everything the log holds, row by row: equal logs, and only they, have equal fingerprints."""
         features = self.actions.features
-        return digest(
-            self.context_hashes,
+        about = (
             vocabulary_hashes(self.actions.vocabulary),
             None if features is None else table_hashes(features, features.n_rows),
             np.array(self.reward_range),
-            None if self.cluster is None else self.cluster_hashes,
-            *(getattr(self, name) for name in ROW_ARRAYS),
         )
+        if self.layout is not None:
+            return digest(*about, np.array([shard.rows_digest for shard in self.shards]))
+        clusters = None if self.cluster is None else self.cluster_hashes
+        return digest(self.context_hashes, *about, clusters, *(getattr(self, name) for name in ROW_ARRAYS))
+
+    @property
+    def rows_digest(self) -> str:
+        """A digest of every array of a shard."""
+        clusters = None if self.cluster is None else self.cluster_hashes
+        return digest(self.context_hashes, clusters, *(getattr(self, name) for name in ROW_ARRAYS))
 
     def same_as(self, other: "LoggedData") -> bool:
         """Whether another log holds the same rows in the same order."""

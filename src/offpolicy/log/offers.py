@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -74,16 +75,26 @@ class Offers:
             ids = ids.cast(shown_ids.dtype)
         return Vocabulary.of(pl.concat([shown_ids.rename("id"), ids.rename("id")]))
 
-    def feature_table(self, kinds: Mapping[str, Kind]) -> FeatureTable | None:
+    def feature_table(
+        self, kinds: Mapping[str, Kind], vocabularies: Mapping[str, Vocabulary] = MappingProxyType({})
+    ) -> FeatureTable | None:
         """The features of all candidates one after another; None where there are none."""
         if not self.features:
             return None
         owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        flat = Origin((_Flat(self.origin.name, len(owner), None, _mark(self.origin), owner),))
+        flat = Origin(
+            (_Flat(self.origin.name, len(owner), None, _mark(self.origin), self.origin.parts[0].start, owner),)
+        )
         own = {name: kind for name, kind in kinds.items() if name in self.features}
-        return feature_table(RawColumns(dict(self.features), own, flat))
+        return feature_table(RawColumns(dict(self.features), own, flat), vocabularies=vocabularies)
 
-    def sets(self, vocabulary: Vocabulary, action: Codes, kinds: Mapping[str, Kind]) -> Candidates:
+    def sets(
+        self,
+        vocabulary: Vocabulary,
+        action: Codes,
+        kinds: Mapping[str, Kind],
+        vocabularies: Mapping[str, Vocabulary] = MappingProxyType({}),
+    ) -> Candidates:
         """The candidates of every row, the one that was shown among them."""
         codes = codes_in(self.ids.cast(vocabulary.ids.dtype), vocabulary.ids)
         owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
@@ -93,7 +104,7 @@ class Offers:
             remedy = "Add the id to actions, or drop the candidate."
             raise self.origin.bad_value(self.column, int(owner[place]), self.ids[place], rule, remedy)
         offsets = np.concatenate(([0], np.cumsum(self.sizes)))
-        sets = Candidates.of(offsets, codes, vocabulary, self.feature_table(kinds))
+        sets = Candidates.of(offsets, codes, vocabulary, self.feature_table(kinds, vocabularies))
         missing = sets.places(np.arange(len(sets)), action) < 0
         if missing.any():
             row = int(np.argmax(missing))
@@ -176,7 +187,7 @@ def one_row_a_request(
                 "shows one action: fix its rows or drop them."
             )
     rows = np.flatnonzero(is_shown)[np.argsort(owner[is_shown], kind="stable")]
-    part = RequestPart(origin.name, len(distinct), None, _mark(origin), distinct.to_list())
+    part = RequestPart(origin.name, len(distinct), None, _mark(origin), requests=distinct.to_list())
     collapsed, varying = {CANDIDATES: _lists(series[action].gather(order), sizes)}, []
     for name, values in series.items():
         own = values.gather(rows)

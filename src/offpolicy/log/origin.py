@@ -24,9 +24,12 @@ class Part:
     n_rows: int
     path: Path | None = None
     separator: str | None = None
+    start: int = 0
+    """The row of the file with which a piece of it begins."""
 
     def place(self, row: int) -> str:
         """The row and, in a CSV file, its line, both counted from 1."""
+        row += self.start
         if self.separator is None or self.path is None:
             return f"row {row + 1} (counted from 1)"
         return f"row {row + 1} (counted from 1; line {_line_number(self.path, self.separator, row)})"
@@ -37,6 +40,8 @@ class Origin:
     """The parts that rows were stacked from, in order."""
 
     parts: Sequence[Part]
+    settled: bool = False
+    """Whether text that stands for numbers was typed before, by all of its column."""
 
     @property
     def is_text(self) -> bool:

@@ -1,7 +1,7 @@
 """`read_log`: any file or frame becomes a `LoggedData`, and every error in the data is reported here."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -126,13 +126,25 @@ def read_rows(
     The schema's reward, and what to keep beside the rows, may be expressions. Each raw column is freed as soon as it is
     typed.
     """
-    known = source_names(source)
-    formula, kept = expression(schema.reward, known), [expression(one, known) for one in dict.fromkeys(keep)]
+    table, schema, beside, treated = columns_of(source, schema, keep, winsorise)
+    given, notes = given_actions(actions, schema, beside)
+    treatment = Treatment(schema.missing, table.origin)
+    found = typed_rows(table, schema, given, beside, treatment)
+    log = log_of(found, schema, table.origin, given)
+    facts = {"reward_name": schema.reward, "treated": treated, "frames": frame_kind(source)}
+    return Reading(trusted(LoggedData, **{**vars(log), **facts}), found.rows, (*notes, *treatment.notes))
+
+
+Beside = dict[str, pl.Series]
+
+
+def columns_of(
+    source: Source, schema: LogSchema, keep: Sequence[str] = (), winsorise: float = 0.0
+) -> tuple[Table, LogSchema, Beside, tuple[str, ...]]:
+    """The columns that a log is made of, the schema they follow, what is kept beside them, and what was done."""
+    needed, formula, kept = needed_columns(schema, keep, source_names(source))
     schema = schema.model_copy(update={"reward": formula.name})
-    plain = [name for name in schema.columns if name != schema.reward]
-    _check_formulas([formula, *kept], known, plain)
-    needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
-    table = read_table(source, list(dict.fromkeys(needed)))
+    table = read_table(source, needed)
     if schema.shown is not None:
         table, schema = _by_request(table, schema)
     if schema.position is not None and schema.position not in schema.context:
@@ -142,12 +154,18 @@ def read_rows(
     schema, treated = _with_reward(formula, table, schema, winsorise)
     for name in set(table.series).difference(schema.columns):
         del table.series[name]
-    found = _typed(table, schema, actions, beside)
-    columns = pl.DataFrame([values.alias(name) for name, values in beside.items()]) if beside else None
-    if columns is not None and found.rows is not None:
-        columns = columns[found.rows]
-    facts = {"kept": columns, "reward_name": schema.reward, "treated": treated, "frames": frame_kind(source)}
-    return replace(found, log=trusted(LoggedData, **{**vars(found.log), **facts}))
+    return table, schema, beside, treated
+
+
+def needed_columns(
+    schema: LogSchema, keep: Sequence[str], known: Sequence[str]
+) -> tuple[list[str], Expression, list[Expression]]:
+    """The columns to read, and how the reward and what is kept are made of them."""
+    formula, kept = expression(schema.reward, known), [expression(one, known) for one in dict.fromkeys(keep)]
+    plain = [name for name in schema.model_copy(update={"reward": formula.name}).columns if name != formula.name]
+    _check_formulas([formula, *kept], known, plain)
+    needed = [*plain, *(name for one in (formula, *kept) for name in one.columns)]
+    return list(dict.fromkeys(needed)), formula, kept
 
 
 def _by_request(table: Table, schema: LogSchema) -> tuple[Table, LogSchema]:
@@ -204,17 +222,38 @@ def _with_reward(
     return schema, treated
 
 
-def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.Series]) -> Reading:
-    """Every column typed, treated where values are missing, and encoded; `beside` are columns to keep as they are.
+@dataclass(frozen=True)
+class TypedRows:
+    """The rows of a log that stay, every column typed and complete; `rows` says which those are (None: all)."""
 
-    Numbers among those are rewards as a rule: where a treatment is asked for, they are treated as such.
+    roles: Mapping[str, pl.Series]
+    context: Typed
+    offers: Offers | None
+    weights: npt.NDArray[np.float64] | None
+    kept: pl.DataFrame | None
+    rows: npt.NDArray[np.int64] | None
+
+
+def given_actions(
+    actions: Any, schema: LogSchema, beside: Iterable[str] = ()
+) -> tuple[ActionTable | None, tuple[str, ...]]:
+    """The action table that the user gave and notes on it; every name in the schema is known by then."""
+    given, features, notes = _given_actions(actions, schema)
+    schema.check_names([*schema.columns, *features, *beside])
+    return given, notes
+
+
+def typed_rows(
+    table: Table, schema: LogSchema, given: ActionTable | None, beside: Beside, treatment: Treatment
+) -> TypedRows:
+    """Every column typed, and treated where values are missing; `beside` are columns to keep as they are.
+
+    Numbers among those are rewards as a rule: where a treatment is asked for, they are treated as such. Every problem
+    is raised in one error.
     """
     series, origin = table.series, table.origin
     if not len(series[schema.action]):
         raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
-    given, features, notes = _given_actions(actions, schema)
-    schema.check_names([*schema.columns, *features, *beside])
-    treatment = Treatment(schema.missing, origin)
     for name, values in beside.items():
         if values.dtype.is_numeric() and treatment.asks_for(name):
             beside[name] = treatment.complete("reward", name, values.cast(pl.Float64))
@@ -228,17 +267,18 @@ def _typed(table: Table, schema: LogSchema, actions: Any, beside: dict[str, pl.S
     chosen = typed["action"]
     if chosen is not None:
         there = treatment.present(chosen)
-        treatment.attempt(lambda: _check_actions(schema, there, given, origin))
+        treatment.attempt(lambda: _check_actions(schema, there, given, origin, whole=treatment.decided is None))
     rows = treatment.kept()
-    whole: dict[str, pl.Series] = {role: values for role, values in typed.items() if values is not None}
+    whole = {role: values for role, values in typed.items() if values is not None}
+    kept = pl.DataFrame([values.alias(name) for name, values in beside.items()]) if beside else None
     if rows is not None:
-        kept = pl.Series(rows)
-        whole = {role: values.gather(kept) for role, values in whole.items()}
-        context = {name: (kind, values.gather(kept)) for name, (kind, values) in context.items()}
+        some = pl.Series(rows)
+        whole = {role: values.gather(some) for role, values in whole.items()}
+        context = {name: (kind, values.gather(some)) for name, (kind, values) in context.items()}
         offers = None if offers is None else offers.take(rows)
         weights = None if weights is None else weights[rows]
-    log = _log_of(whole, context, schema, given, origin, offers)
-    return Reading(log if weights is None else log.weighted(weights), rows, (*notes, *treatment.notes))
+        kept = None if kept is None else kept[rows]
+    return TypedRows(whole, context, offers, weights, kept, rows)
 
 
 def _offers(schema: LogSchema, series: dict[str, pl.Series], origin: Origin) -> Offers | None:
@@ -281,7 +321,8 @@ def _of_role(
 
     def read() -> pl.Series:
         if role == "reward":
-            return _within(column, numbers(column, raw, origin, parse=origin.is_text), schema.reward_range, origin)
+            rewards = numbers(column, raw, origin, parse=origin.is_text)
+            return _within(column, rewards, schema.reward_range, origin, whole=treatment.decided is None)
         if role == "propensity":
             return _probabilities(column, numbers(column, raw, origin, parse=origin.is_text), origin)
         if role == "timestamp":
@@ -301,30 +342,42 @@ def _of_role(
     return treatment.complete(role, column, values)
 
 
-def _log_of(
-    roles: Mapping[str, pl.Series],
-    context: Typed,
-    schema: LogSchema,
-    given: ActionTable | None,
-    origin: Origin,
-    offers: Offers | None = None,
+@dataclass(frozen=True)
+class Shared:
+    """What all shards of a log have in common, which is worked out of all of its rows."""
+
+    actions: ActionTable
+    vocabularies: Mapping[str, Vocabulary]
+    """Those of categorical columns and bags of the context, by name."""
+    offered: Mapping[str, Vocabulary]
+    """Those of what is known of candidates."""
+    repeats: bool
+    """Whether some request shows an action twice."""
+
+
+def log_of(
+    rows: TypedRows, schema: LogSchema, origin: Origin, given: ActionTable | None, shared: Shared | None = None
 ) -> LoggedData:
-    """The log of complete, checked columns."""
+    """The log of complete, checked columns; as a shard of a larger log with what all of it shares."""
+    roles, offers = rows.roles, rows.offers
     low, high = schema.reward_range
-    action_table, sets = given, None
+    action_table, sets = given if shared is None else shared.actions, None
     if action_table is None:
         shown = roles["action"]
         action_table = ActionTable(Vocabulary.of(shown) if offers is None else offers.vocabulary(shown))
     codes = owned(codes_in(roles["action"], action_table.vocabulary.ids))
     if offers is not None:
-        sets = offers.sets(action_table.vocabulary, codes, schema.kinds)
+        known = {} if shared is None else shared.offered
+        sets = offers.sets(action_table.vocabulary, codes, schema.kinds, known)
     unit = roles.get("cluster", roles.get("request"))
     clusters = None if unit is None else Vocabulary.of(unit)
     cluster = None if clusters is None or unit is None else owned(clusters.encode(unit))
     request, places = _slates(roles, cluster)
-    if request is not None and places is not None and not shows_repeats(request, codes):
-        sets = not_yet_shown(request, places, codes, action_table.vocabulary, sets)
-    contexts, index = distinct_contexts(context, origin, sets)
+    if request is not None and places is not None:
+        repeats = shows_repeats(request, codes) if shared is None else shared.repeats
+        if not repeats:
+            sets = not_yet_shown(request, places, codes, action_table.vocabulary, sets)
+    contexts, index = distinct_contexts(rows.context, origin, sets, {} if shared is None else shared.vocabularies)
     return LoggedData(
         contexts=contexts,
         context_index=index,
@@ -338,6 +391,8 @@ def _log_of(
         cluster_vocabulary=clusters,
         request=request,
         position=places,
+        row_weight=rows.weights,
+        kept=rows.kept,
     )
 
 
@@ -365,10 +420,14 @@ def _places(column: str, values: pl.Series, origin: Origin) -> pl.Series:
     return values
 
 
-def _within(column: str, rewards: pl.Series, bounds: tuple[float, float], origin: Origin) -> pl.Series:
-    """Rewards, those that are there within the bounds."""
+def _within(
+    column: str, rewards: pl.Series, bounds: tuple[float, float], origin: Origin, *, whole: bool = True
+) -> pl.Series:
+    """Rewards, those that are there within the bounds; in a piece of a log there may be none."""
     low, high = bounds
     there = rewards.filter(~missing_values(rewards))
+    if not len(there) and not whole:
+        return rewards
     if not len(there):
         problem = "holds no reward at all"
         raise origin.bad_column(column, problem, "Name the column in which rewards are with reward.")
@@ -400,11 +459,13 @@ def _probabilities(column: str, values: pl.Series, origin: Origin) -> pl.Series:
     return values
 
 
-def _check_actions(schema: LogSchema, values: pl.Series, given: ActionTable | None, origin: Origin) -> None:
-    """Refuse a log with a single action, or with one that the given table does not hold."""
+def _check_actions(
+    schema: LogSchema, values: pl.Series, given: ActionTable | None, origin: Origin, *, whole: bool = True
+) -> None:
+    """Refuse a log with a single action (a piece of one may have it), or with one that the given table lacks."""
     column, logged = schema.action, values.drop_nulls()
     if given is None:
-        if logged.n_unique() == 1 and schema.candidates is None:
+        if whole and logged.n_unique() == 1 and schema.candidates is None:
             problem = f"holds a single action, {logged[0]!r}, so there is nothing to choose"
             raise origin.bad_column(column, problem, "Give actions=[...] if more actions were possible.")
         return

@@ -14,6 +14,7 @@ from offpolicy.log.formats.vowpal import VowpalFormat, vowpal_log
 from offpolicy.log.frames import frame_columns, frame_names, wrapped
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.schema import listed, nearest
+from offpolicy.log.store import is_store, store_columns
 
 TEXT = (pl.String, pl.Categorical, pl.Enum)
 
@@ -37,6 +38,8 @@ def source_names(source: Any) -> list[str]:
     """The names of a source's columns; of several files, the first one's."""
     if isinstance(source, Table):
         return list(source.series)
+    if is_store(source):
+        return store_columns(source)
     if not is_path(source):
         return frame_names(wrapped(source, "source"))
     path = expanded(source)[0]
@@ -46,12 +49,12 @@ def source_names(source: Any) -> list[str]:
 def read_table(source: Any, columns: Sequence[str], everything: bool = False, argument: str = "source") -> Table:
     """The columns of a source, in order, derived ones included; with `everything` also all its other columns."""
     if isinstance(source, Table):
-        _check_present(sources(columns, source.series), list(source.series), source.origin.name)
+        check_present(sources(columns, source.series), list(source.series), source.origin.name)
         return Table(with_derived(columns, source.series), source.origin)
     if not is_path(source):
         frame = wrapped(source, argument)
         names = frame_names(frame)
-        _check_present(columns, names, "the frame")
+        check_present(columns, names, "the frame")
         wanted = _wanted(columns, names, everything)
         series, part = frame_columns(frame, sources(wanted, names))
         return Table(with_derived(wanted, series), Origin((part,)))
@@ -72,7 +75,7 @@ def _of_vowpal(paths: Sequence[Path], form: Format, columns: Sequence[str], ever
     """Files of Vowpal Wabbit are read as one: a feature that one of them lacks is zero there."""
     found = vowpal_log(paths, cast("VowpalFormat", form))
     wanted = _wanted(columns, found.frame.columns, everything)
-    _check_present(wanted, found.frame.columns, str(paths[0]))
+    check_present(wanted, found.frame.columns, str(paths[0]))
     parts = tuple(Part(str(path), n_rows, path) for path, n_rows in zip(paths, found.parts, strict=True))
     return Table({name: found.frame.get_column(name) for name in wanted}, Origin(parts))
 
@@ -86,11 +89,11 @@ def _stacked(paths: Sequence[Path], form: Format, columns: Sequence[str], everyt
         wanted = wanted or _wanted(columns, names, everything)
         if not names:
             raise LogError(f"{path} is empty: it has no columns. A log needs at least one row.")
-        _check_present([*columns, *wanted], names, str(path))
+        check_present([*columns, *wanted], names, str(path))
         frame, part = read_columns(path, form, sources(wanted, names))
         frames.append(frame)
         parts.append(part)
-    _check_same_types(frames, parts)
+    check_same_types(frames, parts)
     stacked = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed", rechunk=False)
     series = {name: stacked.get_column(name) for name in stacked.columns}
     return Table(with_derived(wanted, series), Origin(tuple(parts)))
@@ -100,7 +103,13 @@ def _wanted(columns: Sequence[str], names: Sequence[str], everything: bool) -> l
     return list(dict.fromkeys([*columns, *names])) if everything else list(columns)
 
 
-def _check_present(columns: Sequence[str], names: Sequence[str], where: str) -> None:
+def with_sources(table: Table, columns: Sequence[str]) -> Table:
+    """These columns of a table, derived ones made of their sources."""
+    return Table(with_derived(columns, table.series), table.origin)
+
+
+def check_present(columns: Sequence[str], names: Sequence[str], where: str) -> None:
+    """Refuse a source without one of the columns."""
     for column in columns:
         if column not in names and source_of(column) not in names:
             raise LogError(
@@ -108,7 +117,8 @@ def _check_present(columns: Sequence[str], names: Sequence[str], where: str) -> 
             )
 
 
-def _check_same_types(frames: Sequence[pl.DataFrame], parts: Sequence[Part]) -> None:
+def check_same_types(frames: Sequence[pl.DataFrame], parts: Sequence[Part]) -> None:
+    """Refuse files of which columns of one name hold different things."""
     first = frames[0].schema
     for frame, part in zip(frames[1:], parts[1:], strict=True):
         for name, dtype in frame.schema.items():

@@ -1,19 +1,27 @@
-"""Typing of values that arrive as text: integers, numbers, ids whose spelling matters, and written-out lists."""
+"""Typing of values that arrive as text: booleans, integers, numbers, ids whose spelling matters, written-out lists."""
 
 import polars as pl
 
+from offpolicy.errors import LogError
 from offpolicy.log.features import Kind
 from offpolicy.log.origin import Origin
 
+MARKS = "|;,"
+FLAGS = ("true", "false")
 MOSTLY = 0.5  # from this share of numbers on, a value that is no number is taken for a mistake
 
 
 def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) -> pl.Series:
-    """Integers where every value is a plainly written one; else numbers; else the text as it stands.
+    """Integers where every value is a plainly written one; else numbers or booleans; else the text as it stands.
 
     "007" is not plainly written, so a column that holds it keeps its spelling. A column of mostly numbers with
-    something else between them is an error unless it is declared categorical.
+    something else between them is an error unless it is declared categorical. True and false are booleans, as they are
+    in a Parquet file of the same log.
     """
+    if origin.settled or text.dtype != pl.String:
+        return text
+    if text.null_count() < len(text) and are_flags(text):
+        return flags(text)
     whole = text.cast(pl.Int64, strict=False)
     if (whole.cast(pl.String).eq_missing(text)).all():
         return whole
@@ -24,7 +32,18 @@ def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) 
     if odd.any():
         check_not_mixed(column, text, odd, origin)
         return text
-    return text if _has_spelled_ids(text) else number
+    return text if has_spelled_ids(text) else number
+
+
+def are_flags(text: pl.Series) -> bool:
+    """Whether every value is true or false, however capitalised; the first one settles most columns."""
+    first = text.drop_nulls().head(1).str.to_lowercase()
+    return first.is_in(FLAGS).all() and text.drop_nulls().str.to_lowercase().is_in(FLAGS).all()
+
+
+def flags(text: pl.Series) -> pl.Series:
+    """Text that holds true and false as booleans."""
+    return text.str.to_lowercase() == "true"
 
 
 def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin) -> None:
@@ -33,24 +52,38 @@ def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin
     n_odd = int(odd.sum())
     if not n_odd or present - n_odd < MOSTLY * present:
         return
+    raise mixed_text(column, text, odd, origin)
+
+
+def mixed_text(column: str, text: pl.Series, odd: pl.Series, origin: Origin) -> LogError:
+    """The error of a column of numbers with something else between them."""
     row = odd.arg_max() or 0
     remedy = f"Fix the value, or declare kinds={{{column!r}: 'categorical'}} if these are ids."
-    raise origin.bad_value(column, row, text[row], "mixes numbers with other text", remedy)
+    return origin.bad_value(column, row, text[row], "mixes numbers with other text", remedy)
 
 
-def _has_spelled_ids(text: pl.Series) -> bool:
+def has_spelled_ids(text: pl.Series) -> bool:
     """Whether some value is an id rather than a quantity: "007", or an integer that no float would hold exactly."""
     return bool(text.str.contains(r"^-?(0[0-9]|[0-9]{16,}$)").any())
 
 
-def split_text(text: pl.Series) -> pl.Series:
+def split_text(text: pl.Series, mark: str | None = None) -> pl.Series:
     """Lists written as text: "[1, 5, 9]", "1 5 9", "a|b|c" or "a;b".
 
     One separator holds for the whole column: the first of | ; , that occurs in it, otherwise white space.
+    `mark` says which, "" standing for white space.
     """
     bare = text.str.strip_chars(" \t[](){}")
-    separator = next((mark for mark in "|;," if bare.str.contains(mark, literal=True).any()), None)
-    if separator is None:
+    if mark is None:
+        found = marks_in(text)
+        mark = next((one for one in MARKS if one in found), "")
+    if not mark:
         return bare.str.extract_all(r"\S+").list.eval(pl.element().str.strip_chars("'\""))
-    items = bare.str.split(separator).list.eval(pl.element().str.strip_chars(" \t'\""))
+    items = bare.str.split(mark).list.eval(pl.element().str.strip_chars(" \t'\""))
     return items.list.eval(pl.element().filter(pl.element() != ""))
+
+
+def marks_in(text: pl.Series) -> set[str]:
+    """The separators that occur in lists written as text."""
+    bare = text.str.strip_chars(" \t[](){}")
+    return {mark for mark in MARKS if bare.str.contains(mark, literal=True).any()}

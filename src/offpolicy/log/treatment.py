@@ -5,6 +5,7 @@ the option that fixes each.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -35,14 +36,35 @@ Typed = dict[str, tuple[Kind, pl.Series]]
 Read = TypeVar("Read")
 
 
+class AbsentError(LogError):
+    """Values that are missing in some rows of a column: the first of them, and how many."""
+
+    def __init__(self, found: str, count: int, rows: int, meaning: str, fix: Fix | None) -> None:
+        """What was found, in so many of so many rows."""
+        self.found, self.count, self.rows, self.meaning = found, count, rows, meaning
+        super().__init__(f"{found} ({count:,} of {rows:,} rows, {count / rows:.1%}{meaning}).", fix)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What has to be known of all rows before they are read piece by piece."""
+
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The parts that stand for each context column that holds dates."""
+    flagged: frozenset[str] = frozenset()
+    """Context columns with a flag that says where they are missing."""
+
+
 class Treatment:
     """Columns as they are treated one after another: problems, notes, and the rows to drop."""
 
-    def __init__(self, asked: Mapping[str, Missing], origin: Origin) -> None:
+    def __init__(self, asked: Mapping[str, Missing], origin: Origin, decided: Decided | None = None) -> None:
         """Begin with what was asked for by column, `EVERY` standing for all."""
-        self.asked, self.origin = asked, origin
+        self.asked, self.origin, self.decided = asked, origin, decided
         self.problems: list[LogError] = []
-        self.notes: list[str] = []
+        self.dates: dict[str, tuple[str, ...]] = {}
+        self.counts: dict[tuple[str, str], int] = {}
+        """How many values of a column were missing, and what was done about it."""
         self._dropped: pl.Series | None = None
 
     def attempt(self, read: Callable[[], Read]) -> Read | None:
@@ -76,9 +98,9 @@ class Treatment:
         """Typed context columns: dates as their parts, missing numbers dropped, filled in or flagged."""
         typed: Typed = {}
         for name, series in columns.series.items():
-            parts = parts_of(series) if name not in columns.kinds else ()
+            parts = self._parts(name, series) if name not in columns.kinds else ()
             if parts:
-                self.notes.append(f"{name}: a date or time, read as {', '.join(derived(name, one) for one in parts)}")
+                self.dates[name] = parts
                 raw = {derived(name, one): PARTS[one](series).alias(derived(name, one)) for one in parts}
             else:
                 raw = {name: series}
@@ -89,6 +111,15 @@ class Treatment:
                     typed |= self._filled(own, *found)
         return typed
 
+    def _parts(self, name: str, series: pl.Series) -> tuple[str, ...]:
+        return parts_of(series) if self.decided is None else self.decided.parts.get(name, ())
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done, in words."""
+        rows = sum(part.n_rows for part in self.origin.parts)
+        return notes_of(self.dates, self.counts, rows)
+
     def _filled(self, name: str, kind: Kind, values: pl.Series) -> Typed:
         how = self._how(name)
         if kind in ("categorical", "bag"):  # null is an id of its own, and no list an empty one
@@ -97,8 +128,12 @@ class Treatment:
             return {name: (kind, values)}
         absent = missing(values)
         count = int(absent.sum())
+        flag = derived(source_of(name), "missing")
+        flags: Typed = {}
+        if how == "indicator" and (count or (self.decided is not None and flag in self.decided.flagged)):
+            flags = {flag: ("categorical", PARTS["missing"](values))}
         if not count:
-            return {name: (kind, values)}
+            return {name: (kind, values), **flags}
         if how is None:
             source = source_of(name)
             effect = "to fill in 0 and flag these rows (zero fills in without a flag, drop leaves the rows out)"
@@ -107,11 +142,7 @@ class Treatment:
         if how == "drop":
             self._drop(name, absent, count)
         else:
-            flagged = f", flagged by {derived(source_of(name), 'missing')}" if how == "indicator" else ""
-            self._note(name, count, f"filled in with 0{flagged}")
-        flags: Typed = {}
-        if how == "indicator":
-            flags = {derived(source_of(name), "missing"): ("categorical", PARTS["missing"](values))}
+            self._note(name, count, f"filled in with 0{f', flagged by {flag}' if flags else ''}")
         return {name: (kind, filled(kind, values)), **flags}
 
     def asks_for(self, column: str) -> bool:
@@ -128,18 +159,15 @@ class Treatment:
         self._dropped = absent if self._dropped is None else self._dropped | absent
 
     def _note(self, column: str, count: int, done: str) -> None:
-        rows = sum(part.n_rows for part in self.origin.parts)
-        self.notes.append(f"{column}: missing in {count:,} of {rows:,} rows ({count / rows:.1%}), {done}")
+        self.counts[column, done] = self.counts.get((column, done), 0) + count
 
     def _problem(
         self, column: str, rule: str, values: pl.Series, absent: pl.Series, meaning: str, fix: Fix | None
     ) -> None:
         row = absent.arg_max() or 0
         part, place = self.origin.place(row)
-        count, rows = int(absent.sum()), len(absent)
-        share = f"{count:,} of {rows:,} rows, {count / rows:.1%}{meaning}"
-        said = f"{part.name}: column {column!r} {rule}, but {place} holds {_shown(values[row])} ({share})."
-        self.problems.append(LogError(said, fix))
+        said = f"{part.name}: column {column!r} {rule}, but {place} holds {_shown(values[row])}"
+        self.problems.append(AbsentError(said, int(absent.sum()), len(absent), meaning, fix))
 
     def present(self, values: pl.Series) -> pl.Series:
         """The values of the rows that stay as far as is known by now, null in the others."""
@@ -154,12 +182,28 @@ class Treatment:
         if self._dropped is None:
             return None
         rows = np.flatnonzero(~self._dropped.to_numpy())
-        if not len(rows):
-            raise LogError(f"{self.origin.name}: no row is left: each lacks a value in {self._lacking()}.")
+        if not len(rows) and self.decided is None:
+            raise none_left(self.origin.name, self.counts)
         return rows
 
-    def _lacking(self) -> str:
-        return "one of the columns " + ", ".join(dict.fromkeys(note.split(":")[0] for note in self.notes))
+
+def none_left(name: str, counts: Mapping[tuple[str, str], int]) -> LogError:
+    """The error of a log whose rows were all dropped."""
+    columns = ", ".join(dict.fromkeys(column for column, _ in counts))
+    return LogError(f"{name}: no row is left: each lacks a value in one of the columns {columns}.")
+
+
+def notes_of(dates: Mapping[str, tuple[str, ...]], counts: Mapping[tuple[str, str], int], rows: int) -> list[str]:
+    """What was done to columns, in words."""
+    read = [
+        f"{name}: a date or time, read as {', '.join(derived(name, one) for one in parts)}"
+        for name, parts in dates.items()
+    ]
+    done = [
+        f"{column}: missing in {count:,} of {rows:,} rows ({count / rows:.1%}), {what}"
+        for (column, what), count in counts.items()
+    ]
+    return read + done
 
 
 def _shown(value: object) -> str:

@@ -79,9 +79,13 @@ class MixturePolicy:
 
     def member_log_probs(self, log: LoggedData) -> Tensor:
         """log w_m β_m of every logged row, (rows, members)."""
-        log_weights = self.log_weights(log.contexts)
         own = torch.stack([logged_log_prob(member, log) for member in self.members], 1)
-        return own + (log_weights if len(log_weights) == 1 else log_weights[tensor(log.context_index).long()])
+        return own + self.row_log_weights(log)
+
+    def row_log_weights(self, log: LoggedData) -> Tensor:
+        """log w_m of each logged row, (rows or 1, members)."""
+        log_weights = self.log_weights(log.contexts)
+        return log_weights if len(log_weights) == 1 else log_weights[tensor(log.context_index).long()]
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """Logged rows, through each member's own quick way."""

@@ -216,7 +216,9 @@ class JoinedTable:
         if (codes < 0).any():
             raise _unknown_action(name, frame["action"][int(np.argmax(codes < 0))])
         frame = frame.drop("action").with_columns(code=pl.Series(codes))
-        return _checked(frame, name) if self.probability else _shared(frame, self.residual)
+        if self.probability is None:
+            return _shared(frame, self.residual)
+        return _checked(frame, name, numbered.drop("request").rename(dict(zip(own.columns, self.key, strict=True))))
 
 
 def _keys(columns: Sequence[pl.Series]) -> pl.DataFrame:
@@ -273,14 +275,21 @@ def _shared(frame: pl.DataFrame, residual: float) -> pl.DataFrame:
     return frame.with_columns(prob=(1 - residual) / pl.len().over("request"))
 
 
-def _checked(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+def _checked(frame: pl.DataFrame, name: str, requests: pl.DataFrame) -> pl.DataFrame:
+    """The entries, or an error that names the request whose probabilities are none; `requests` holds their keys."""
     bad = frame.filter(~pl.col("prob").fill_null(-1).fill_nan(-1).is_between(0, 1))
     if bad.height:
         raise ParameterError(f"Policy {name!r} must hold probabilities in [0, 1], but one is {bad['prob'][0]}.")
-    total = frame.group_by("request").agg(pl.col("prob").sum()).filter(pl.col("prob") > 1 + EXCESS)
+    total = frame.group_by("request", maintain_order=True).agg(pl.col("prob").sum())
+    total = total.filter(pl.col("prob") > 1 + EXCESS)
     if total.height:
-        largest = total["prob"][0]
-        raise ParameterError(f"Policy {name!r} gives the actions of a request probabilities that sum to {largest:.6g}.")
+        request, largest = total.row(0)
+        key = ", ".join(f"{column} {value}" for column, value in requests.row(request, named=True).items())
+        raise ParameterError(
+            f"Policy {name!r} gives the actions of the request with {key} probabilities that sum to {largest:.6g} (so "
+            f"for {total.height:,} of {requests.height:,} requests), but they must not exceed 1. If several columns "
+            "tell requests apart, name them all with --key."
+        )
     return frame
 
 

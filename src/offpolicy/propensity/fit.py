@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from offpolicy.drawing import facts_html
+from offpolicy.engine import Engine
 from offpolicy.errors import ParameterError
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
 from offpolicy.models import Normaliser, id_columns, pooled_ids
 from offpolicy.policies import choice_log_probs, logged_log_prob, missing_trees, rows_only
 from offpolicy.propensity.config import FitConfig, FitOutcome, check_events
 from offpolicy.propensity.ensemble import Member, fit_ensemble, refit, worth_trees
-from offpolicy.propensity.families import family_of
+from offpolicy.propensity.families import LINEAR, QUADRATIC, Softmax, family_of
 from offpolicy.propensity.model import Family, FittedModel
+from offpolicy.propensity.over_shards import fit_over_shards
 from offpolicy.propensity.quality import measure
 from offpolicy.propensity.time_view import TimedPolicy, TimeView
 from offpolicy.results import Quality
@@ -27,6 +29,8 @@ STOPPED = (
     "The fit of the {model} logging policy stopped before it converged: its propensities may still move. Give it more "
     "epochs (FitConfig), or standardise the features."
 )
+OVER_SHARDS = {family.name: family for family in (LINEAR, QUADRATIC)}
+"""Families that can be fitted to a log of many shards without having it in memory."""
 EMBEDDING = ("towers", "network", "two_tower")
 """Families that know ids: held-out rows are of ids they have seen."""
 FEWEST_UNITS = 30
@@ -62,7 +66,8 @@ class LoggingPolicy:
     quality: Quality
     """Held-out figures."""
     row_log_prob: Tensor = field(repr=False)  # (rows,)
-    """log β̂ of each row of its log; with cross-fitting, by a model that did not see the row."""
+    """log β̂ of each row of its log; with cross-fitting, by a model that did not see the row. Empty where it was fitted
+    over shards: then it is computed when it is asked for."""
     folds: tuple[FittedModel, ...] = field(default=(), repr=False)
     """With cross-fitting: fold k's model saw every row but those of fold k."""
     row_fold: npt.NDArray[np.int64] | None = field(default=None, repr=False)
@@ -139,7 +144,8 @@ class LoggingPolicy:
 
     def logged_log_prob(self, log: LoggedData) -> Tensor:
         """log β̂ of logged rows; cross-fitted for the log it was fitted to."""
-        return self.row_log_prob if self.is_own(log) else logged_log_prob(self.whole.policy, log)
+        own = len(self.row_log_prob) == log.n_rows and self.is_own(log)
+        return self.row_log_prob if own else logged_log_prob(self.whole.policy, log)
 
 
 def fit_logging_policy(
@@ -152,6 +158,7 @@ def fit_logging_policy(
     normaliser: Normaliser | None = None,
     config: FitConfig | None = None,
     seed: int = 0,
+    engine: Engine | str | None = None,
 ) -> LoggingPolicy:
     """Estimate β̂ from the log.
 
@@ -160,10 +167,16 @@ def fit_logging_policy(
     single family a share `held_out` of the contexts (or clusters) chooses ridge or number of epochs and measures
     quality, and it is then refitted to all rows; the ensemble uses three folds. With `folds` the β̂ of each row comes
     from a model that saw neither its context nor its cluster.
+
+    Linear families of a log of many shards are fitted over the shards, by the workers of an `engine` where one is
+    given, to the same weights with any of them; the β̂ of their rows is computed when it is asked for.
     """
     global _fits
     _fits += 1
     config = config or FitConfig(seed=seed)
+    plain = folds is None and normaliser is None and (log.candidates is None or log.candidates.features is None)
+    if log.n_shards > 1 and plain and isinstance(model, str) and model in OVER_SHARDS:
+        return _over_shards(OVER_SHARDS[model], log, held_out, config, engine)
     units = len(np.unique(log.context_index if by == "context" else log.cluster_index))
     if by == "cluster" and log.cluster is None:
         raise ParameterError("by='cluster' needs clusters, but this log has none. Read it with one, or use 'context'.")
@@ -204,6 +217,18 @@ def _held_out(log: LoggedData, share: float, by: Unit | None, seed: int, family:
 def fits_done() -> int:
     """How many logging policies this process has fitted."""
     return _fits
+
+
+def _over_shards(
+    family: Softmax, log: LoggedData, held_out: float, config: FitConfig, engine: Engine | str | None
+) -> LoggingPolicy:
+    """A linear family fitted over the shards of a log."""
+    whole, chosen, quality = fit_over_shards(family, log, held_out, config, engine)
+
+    def again(other: LoggedData) -> FittedModel:
+        return family.fit(other, None, chosen, config)[0]
+
+    return LoggingPolicy(family.name, log, whole, quality, torch.empty(0), chosen=chosen, refit=again)
 
 
 def _single(family: Family, log: LoggedData, train: LoggedData, valid: LoggedData, config: FitConfig) -> LoggingPolicy:

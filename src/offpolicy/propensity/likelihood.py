@@ -125,7 +125,7 @@ def _fit_whole(
     ridge = config.ridge if chosen is None else chosen.ridge
     searched = ridge is None and held_out is not None
     if ridge is None and held_out is not None:
-        ridge = _best_ridge(scorer, problem, held_out, config)
+        ridge = best_ridge(scorer, problem, held_out, config)
     ridge = scorer.default_ridge if ridge is None else ridge
     if some is not None:
         problem.maximise(scorer, ridge, SEARCH, most)
@@ -136,7 +136,7 @@ def _fit_whole(
     return FitOutcome(ridge, converged=converged, at_grid_end=searched and ridge in (RIDGES[0], RIDGES[-1]))
 
 
-def _best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> float:
+def best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> float:
     """From the strongest penalty to the weakest, each started where the last ended, until the score falls twice."""
     score = _scorer_of_rows(scorer, held_out, problem.seen, config.seed)
     tolerance = SEARCH / 1000 if problem.dtype == torch.float64 else SEARCH

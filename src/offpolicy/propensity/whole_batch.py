@@ -10,6 +10,7 @@ and n_a in c_a, n_a the events of action a, because centred features leave the i
 precondition L-BFGS, which starts at that very policy, the popularity of the actions.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -80,40 +81,27 @@ def _squares(x: Tensor, weight: Tensor) -> Tensor:
     return x.T @ (x * weight[:, None])
 
 
-class WholeBatch:
-    """The likelihood of the rows of a log, or of those of some contexts, as a function of θ = (W, c), (seen, r + 1)."""
+def precision(numbers: int, weights: int) -> torch.dtype:
+    """That of a fit to so many (contexts × actions) numbers with so many weights."""
+    return torch.float64 if numbers <= FLOAT64_NUMBERS and weights <= FLOAT64_WEIGHTS else torch.float32
 
-    def __init__(self, scorer: Scorer, log: LoggedData, contexts: npt.NDArray[np.int64] | None = None) -> None:
-        """Collect the sums that the likelihood depends on."""
-        size = log.n_contexts if contexts is None else len(contexts)
-        small = size * log.width <= FLOAT64_NUMBERS and scorer.dim * log.n_actions <= FLOAT64_WEIGHTS
-        self.dtype = torch.float64 if small else torch.float32
-        features = scorer.states(log.contexts).detach().to(self.dtype)
-        weight = np.ones(log.n_rows) if log.row_weight is None else np.asarray(log.row_weight)
-        action, context = log.action, log.context_index
-        if contexts is not None:
-            renumbered = np.full(log.n_contexts, -1)
-            renumbered[contexts] = np.arange(size)
-            context = renumbered[context]
-            weight, action, context = weight[context >= 0], action[context >= 0], context[context >= 0]
-            features = features[torch.from_numpy(contexts)]
-        candidates = (
-            None if log.candidates is None else log.candidates.take(slice(None) if contexts is None else contexts)
-        )
-        count = np.bincount(action, weight, log.n_actions)
-        self.seen = torch.from_numpy(np.flatnonzero(count))
-        self.offered = None
-        if candidates is not None:
-            place = torch.full((log.n_actions,), -1).index_put((self.seen,), torch.arange(len(self.seen)))
-            self.offered = offered_of(candidates).within(place)
-        self.events = float(count.sum())
-        self.count = torch.from_numpy(count)[self.seen].to(self.dtype)
-        self.context_weight = torch.from_numpy(np.bincount(context, weight, size)).to(self.dtype)
-        self.axes = Axes.of(features, self.context_weight)
-        self.features = self.axes.of_contexts(features)  # (contexts, r)
-        pairs = csr_matrix((weight, (action, context)), shape=(log.n_actions, size))
-        sums = torch.from_numpy(pairs @ self.features.numpy())[self.seen].to(self.dtype)
-        self.sums = torch.cat([sums, self.count[:, None]], 1)  # (seen, r + 1)
+
+class Likelihood(ABC):
+    """The likelihood of the rows of a log as a function of θ = (W, c), (seen, r + 1), by the sums it depends on."""
+
+    dtype: torch.dtype
+    seen: Tensor
+    """The actions with any rows."""
+    count: Tensor  # (seen,)
+    """Their events."""
+    events: float
+    axes: Axes
+    sums: Tensor  # (seen, r + 1)
+    """Features along the axes, and ones, summed over the events of each action."""
+
+    @abstractmethod
+    def log_totals(self, weights: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Σ over events of log Σ_a exp(x·w_a + c_a), and its gradients."""
 
     def newton(self, ridge: float) -> Callable[[Tensor], Tensor]:
         """g ↦ H⁻¹·g, H the curvature where the features say nothing: n_a·λ_j + κ less λ_j·n_a·n_b/n (Sherman-Morrison).
@@ -135,10 +123,8 @@ class WholeBatch:
     def negative(self, theta: Tensor, ridge: float) -> tuple[float, Tensor]:
         """−f and its gradient."""
         weights, bias = theta[:, :-1].contiguous(), theta[:, -1].contiguous()
-        log_total, d_weights, d_bias = log_normaliser_gradient(
-            self.features, weights, bias, self.context_weight, offered=self.offered
-        )
-        value = float(self.context_weight.double() @ log_total.double()) - float((theta * self.sums).double().sum())
+        total, d_weights, d_bias = self.log_totals(weights, bias)
+        value = total - float((theta * self.sums).double().sum())
         gradient = torch.cat([d_weights, d_bias[:, None]], 1).sub_(self.sums)
         gradient[:, :-1] += ridge * weights
         return value + ridge / 2 * float(weights.double().square().sum()), gradient
@@ -176,6 +162,48 @@ class WholeBatch:
         )
         self.write(theta, scorer)
         return converged
+
+
+class WholeBatch(Likelihood):
+    """The likelihood of the rows of a log in memory, or of those of some contexts."""
+
+    def __init__(self, scorer: Scorer, log: LoggedData, contexts: npt.NDArray[np.int64] | None = None) -> None:
+        """Collect the sums that the likelihood depends on."""
+        size = log.n_contexts if contexts is None else len(contexts)
+        self.dtype = precision(size * log.width, scorer.dim * log.n_actions)
+        features = scorer.states(log.contexts).detach().to(self.dtype)
+        weight = np.ones(log.n_rows) if log.row_weight is None else np.asarray(log.row_weight)
+        action, context = log.action, log.context_index
+        if contexts is not None:
+            renumbered = np.full(log.n_contexts, -1)
+            renumbered[contexts] = np.arange(size)
+            context = renumbered[context]
+            weight, action, context = weight[context >= 0], action[context >= 0], context[context >= 0]
+            features = features[torch.from_numpy(contexts)]
+        candidates = (
+            None if log.candidates is None else log.candidates.take(slice(None) if contexts is None else contexts)
+        )
+        count = np.bincount(action, weight, log.n_actions)
+        self.seen = torch.from_numpy(np.flatnonzero(count))
+        self.offered = None
+        if candidates is not None:
+            place = torch.full((log.n_actions,), -1).index_put((self.seen,), torch.arange(len(self.seen)))
+            self.offered = offered_of(candidates).within(place)
+        self.events = float(count.sum())
+        self.count = torch.from_numpy(count)[self.seen].to(self.dtype)
+        self.context_weight = torch.from_numpy(np.bincount(context, weight, size)).to(self.dtype)
+        self.axes = Axes.of(features, self.context_weight)
+        self.features = self.axes.of_contexts(features)  # (contexts, r)
+        pairs = csr_matrix((weight, (action, context)), shape=(log.n_actions, size))
+        sums = torch.from_numpy(pairs @ self.features.numpy())[self.seen].to(self.dtype)
+        self.sums = torch.cat([sums, self.count[:, None]], 1)  # (seen, r + 1)
+
+    def log_totals(self, weights: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
+        """One product with all contexts and one back."""
+        log_total, d_weights, d_bias = log_normaliser_gradient(
+            self.features, weights, bias, self.context_weight, offered=self.offered
+        )
+        return float(self.context_weight.double() @ log_total.double()), d_weights, d_bias
 
 
 def lbfgs(

@@ -17,6 +17,7 @@ from offpolicy.learning import (
     check_rows,
     find_method,
     held_out_metric,
+    held_out_unit,
     learn_policy,
     monitor_of,
 )
@@ -85,7 +86,7 @@ class Problem:
         train, valid, rows = log, validation, None
         if validation is None:
             shares = (1 - config.held_out, config.held_out)
-            (rows, train), (_, valid) = log.divide(shares, seed=config.seed)
+            (rows, train), (_, valid) = log.divide(shares, by=held_out_unit(log), seed=config.seed)
         on_log = isinstance(valid, LoggedData)
         logging: Any = logging_policy
         if (

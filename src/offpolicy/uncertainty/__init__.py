@@ -22,7 +22,15 @@ from offpolicy.uncertainty.gauss_newton import (
 )
 from offpolicy.uncertainty.held_out import HeldOutError, held_out_error, held_out_errors
 from offpolicy.uncertainty.per_action import PerActionMatrices, PerActionUncertainty
-from offpolicy.uncertainty.rows import FORMS, Form, State, row_uncertainty, state_function, uncertainty_of
+from offpolicy.uncertainty.rows import (
+    FORMS,
+    Form,
+    State,
+    UncertaintyModel,
+    row_uncertainty,
+    state_function,
+    uncertainty_of,
+)
 from offpolicy.uncertainty.shared import SharedMatrix, SharedUncertainty
 
 __all__ = [
@@ -44,6 +52,7 @@ __all__ = [
     "SharedMatrix",
     "SharedUncertainty",
     "State",
+    "UncertaintyModel",
     "bootstrap_errors",
     "calibrate_gamma",
     "covered",

@@ -1,6 +1,7 @@
 """U of every row of a log, from the logging policy that was fitted to it, each row left out of its own U."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -22,7 +23,7 @@ from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
 from offpolicy.uncertainty.factor import Normalisation
 from offpolicy.uncertainty.gauss_newton import EXACT_LIMIT, LastLayerGaussNewton, LinearGaussNewton, LogProbs
-from offpolicy.uncertainty.per_action import PerActionMatrices
+from offpolicy.uncertainty.per_action import PerActionMatrices, PerActionUncertainty
 from offpolicy.uncertainty.shared import SharedMatrix
 
 Form = Literal["shared", "per_action", "gauss_newton"]
@@ -71,10 +72,14 @@ def _of_popularity(logging_policy: LoggingPolicy) -> Tensor:
 
 
 def _of_shares(log_prob: Tensor, data: LoggedData, rows: LoggedData) -> Tensor:
+    return _of_events(log_prob, tensor(data.action_weight), rows)
+
+
+def _of_events(log_prob: Tensor, action_weight: Tensor, rows: LoggedData) -> Tensor:
     """Of the popularity of actions; among candidates an action's share rests on the events in which it was taken."""
     if rows.candidates is None:
-        return _of_frequencies(log_prob, data.n_events)
-    taken = tensor(data.action_weight)[tensor(rows.action).long()]
+        return _of_frequencies(log_prob, float(action_weight.sum()))
+    taken = action_weight[tensor(rows.action).long()]
     return (-torch.expm1(log_prob).clamp(max=0.0) / taken.clamp(min=1.0)).sqrt()
 
 
@@ -131,17 +136,20 @@ def _of_ensemble(
         inner, seen = model.in_view(data)
         asked = seen if rows is data else model.in_view(rows)[1]
         return uncertainty_of(inner, seen, asked, form, ridge=ridge, normalisation=normalisation)
+    own = [uncertainty_of(one, data, rows, form, ridge=ridge, normalisation=normalisation) for one in model.members]
+    return _together(model, rows, own)
+
+
+def _together(model: FittedModel, rows: LoggedData, own: list[Tensor]) -> Tensor:
+    """U of an ensemble from those of its members."""
     mixture = model.policy
     assert isinstance(mixture, MixturePolicy)
     parts = mixture.member_log_probs(rows)
     share = parts.softmax(1)
-    own = torch.stack(
-        [uncertainty_of(one, data, rows, form, ridge=ridge, normalisation=normalisation) for one in model.members], 1
-    )
-    likelihood = torch.stack([logged_log_prob(one.policy, rows) for one in model.members], 1)
+    likelihood = torch.where(share > 0, parts - mixture.row_log_weights(rows), 0.0)
     centre = (share * likelihood).sum(1, keepdim=True)
     disagreement = (share * (likelihood - centre).square()).sum(1)
-    return ((share * own).sum(1).square() + disagreement).sqrt()
+    return ((share * torch.stack(own, 1)).sum(1).square() + disagreement).sqrt()
 
 
 def _of_model(
@@ -167,20 +175,80 @@ def _of_model(
 State = Callable[[LoggedData], Tensor]
 
 
+@dataclass(frozen=True)
+class States:
+    """The last layer's input of every context of a log."""
+
+    source: ScorerPolicy | DesignMatrix
+    intercept: bool
+
+    def __call__(self, log: LoggedData) -> Tensor:
+        """Of the contexts of this log."""
+        source, table = self.source, log.contexts
+        found = source.encode(table) if isinstance(source, DesignMatrix) else source.states(table)
+        return torch.cat([found, found.new_ones(len(found), 1)], 1) if self.intercept else found
+
+
 def state_function(softmax: ScorerPolicy | None, data: LoggedData, intercept: bool) -> State:
     """The last layer's input of every context of a log; with an intercept, which is a weight like the others."""
-    design = DesignMatrix.fit(data.contexts) if softmax is None else None
+    return States(DesignMatrix.fit(data.contexts) if softmax is None else softmax, intercept)
 
-    def states(log: LoggedData) -> Tensor:
-        states_of_log = softmax.states(log.contexts) if softmax is not None else None
-        if design is not None:
-            states_of_log = design.encode(log.contexts)
-        assert states_of_log is not None
-        return (
-            torch.cat([states_of_log, states_of_log.new_ones(len(states_of_log), 1)], 1) if intercept else states_of_log
-        )
 
-    return states
+@dataclass(frozen=True)
+class UncertaintyModel:
+    """U per action of the rows of any log that β̂ was not fitted to; the matrices are computed once."""
+
+    model: FittedModel
+    members: tuple["UncertaintyModel", ...] = ()
+    states: States | None = None
+    matrices: PerActionUncertainty | None = None
+    action_weight: Tensor | None = None
+    """Events of each action, where β̂ is its share of them."""
+
+    @staticmethod
+    def of(logging_policy: LoggingPolicy) -> "UncertaintyModel":
+        """From the rows that the logging policy was fitted to."""
+        if logging_policy.model in ("recorded", "uniform"):
+            return UncertaintyModel(logging_policy.whole)
+        return UncertaintyModel._of(logging_policy.whole, logging_policy.log)
+
+    @staticmethod
+    def _of(model: FittedModel, data: LoggedData) -> "UncertaintyModel":
+        if model.members:
+            inner, seen = model.in_view(data)
+            parts = (inner,) if model.view is not None else model.members
+            return UncertaintyModel(model, tuple(UncertaintyModel._of(one, seen) for one in parts))
+        if isinstance(model.base, UniformPolicy):
+            return UncertaintyModel(model)
+        if model.is_counted:
+            return UncertaintyModel(model, action_weight=tensor(data.action_weight))
+        softmax = model.softmax
+        states = state_function(softmax, data, intercept=softmax is None or softmax.scorer.items() is None)
+        assert isinstance(states, States)
+        table = states(data)
+        matrices = PerActionMatrices(table.shape[1], data.n_actions)
+        matrices.add(table, *_rows(data), row_weights(data))
+        return UncertaintyModel(model, states=states, matrices=matrices.finish(model.ridge))
+
+    def __call__(self, rows: LoggedData) -> Tensor:
+        """U of every row of a log, float64."""
+        if rows.candidates is not None and (rows.candidates.sizes[rows.context_index] == 1).any():
+            choice = rows.candidates.sizes[rows.context_index] > 1  # where there is none, nothing is uncertain
+            result = torch.zeros(rows.n_rows, dtype=torch.float64)
+            if choice.any():
+                result[torch.from_numpy(choice)] = self(rows.take(choice))
+            return result
+        if self.model.view is not None and self.members:
+            return self.members[0](self.model.in_view(rows)[1])
+        if self.members:
+            return _together(self.model, rows, [one(rows) for one in self.members])
+        if self.action_weight is not None:
+            return _of_events(logged_log_prob(self.model.policy, rows), self.action_weight, rows)
+        if self.states is None or self.matrices is None:
+            return torch.zeros(rows.n_rows, dtype=torch.float64)
+        own = self.matrices.of(self.states(rows), *_rows(rows))
+        share = self.model.softmax_share(rows)
+        return own if share is None else own * share
 
 
 def _rows(log: LoggedData) -> tuple[Tensor, Tensor]:

@@ -11,13 +11,14 @@ import polars as pl
 from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_source
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.evaluation import Evaluator, Options
-from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names
+from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names, source_of
 from offpolicy.policies import JoinedTable, encoded, exploded
 from offpolicy.policy_files import policy_folder
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout, later_rows, unseen_part
-from offpolicy.workflows.roles import LogSpec, kind_notes, resolve, without_duplicates
+from offpolicy.workflows.prepare import resolve
+from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
 from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
 
 NO_KEYS = ("row", "rank", "action", "actions", "probability", "prob", "propensity", "pi", "p", "note", "unknown")
@@ -168,6 +169,12 @@ def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec
         roles = (policy.metadata.model_extra or {}).get("roles")
         known: dict[str, Any] = roles if isinstance(roles, dict) else {}
         kinds = {column.name: column.kind for column in policy.context}
+        gone = [name for name in kinds if source_of(name) in spec.exclude or name in spec.exclude]
+        if gone:
+            raise ParameterError(
+                f"The policy was learned with {listed(gone)}, which --exclude leaves out. Do not exclude it, "
+                "or learn again without it."
+            )
         slates = ("request", "position") if known.get("position") else ()
         changes: dict[str, Any] = {
             name: known[name]

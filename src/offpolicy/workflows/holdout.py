@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offpolicy.errors import OffPolicyError, ParameterError
+from offpolicy.learning import held_out_unit
 from offpolicy.log import LoggedData, instant
 
 FEWEST_UNITS = 5
@@ -37,7 +38,7 @@ class Holdout:
     """Of the units; 0 where there were too few to hold any out."""
     seed: int
     unit: str
-    """What a unit is: "cluster", "context" or "time"."""
+    """What a unit is: "cluster", "context", "row" or "time"."""
     sketch: tuple[int, ...] = ()
     after: str = ""
     """The time from which on rows are held out, in ISO form; then `share` does not count."""
@@ -52,7 +53,7 @@ class Holdout:
         if after is not None:
             later_rows(log, after)
             return cls(share, seed, "time", tuple(sketch), str(instant(after, "--held-out-after")))
-        unit = "context" if log.cluster is None else "cluster"
+        unit = held_out_unit(log) or ("context" if log.cluster is None else "cluster")
         return cls(share if units >= FEWEST_UNITS else 0.0, seed, unit, tuple(sketch))
 
     def divide(self, log: LoggedData) -> tuple[LoggedData, LoggedData, Rows]:
@@ -101,7 +102,7 @@ class Holdout:
         if not isinstance(share, float | int) or type(seed) is not int or not isinstance(sketch, list):
             return None
         after = kept.get("after", "")
-        if unit not in ("cluster", "context", "time") or not 0 <= share < 1 or not 0 <= seed < 2**63:
+        if unit not in ("cluster", "context", "row", "time") or not 0 <= share < 1 or not 0 <= seed < 2**63:
             return None
         hashes = [one for one in sketch[:SKETCH] if isinstance(one, str) and HASH.fullmatch(one)]
         rows = tuple(int(one, 16) for one in hashes)
@@ -136,6 +137,10 @@ def unseen_part(log: LoggedData, rules: Mapping[str, Holdout]) -> tuple[LoggedDa
     part, row_hashes = log, log.row_hashes if rules else np.empty(0, dtype=np.uint64)
     for name, rule in rules.items():
         if not rule.recognises(row_hashes):
+            if rule.sketch:
+                notes.append(
+                    f"{name} was learned from another log: this one holds next to none of the rows that it remembers."
+                )
             continue
         if rule.share == 0 and not rule.after:
             notes.append(f"{name} was learned from all rows of this log: its evaluation uses rows it was learned from.")

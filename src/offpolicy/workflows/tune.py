@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offpolicy.learning import LearnerConfig
+from offpolicy.learning import LearnerConfig, held_out_unit
 from offpolicy.tuning import tune
-from offpolicy.workflows.roles import LogSpec, resolve, without_duplicates
+from offpolicy.workflows.prepare import resolve
+from offpolicy.workflows.roles import LogSpec, without_duplicates
 from offpolicy.workflows.run import RunOptions, nuisances_of
 
 
@@ -33,7 +34,7 @@ def run_tune(
     given: Any = model
     if folder is not None and config.schedule == "pretrained":
         folder.mkdir(parents=True, exist_ok=True)
-        train = log.split((1 - config.held_out, config.held_out), seed=config.seed)[0]
+        train = log.split((1 - config.held_out, config.held_out), by=held_out_unit(log), seed=config.seed)[0]
         known, taken = nuisances_of(train, model, options.seed, [folder])
         given, notes = known.logging_policy, (*notes, *taken)
         known.save(folder)

@@ -7,11 +7,18 @@ from offpolicy.evaluation.intervals.bernstein import empirical_bernstein  # isor
 from offpolicy.evaluation.intervals.betting import betting  # isort: skip
 from offpolicy.evaluation.intervals.likelihood import empirical_likelihood  # isort: skip
 from offpolicy.evaluation.intervals.registry import INTERVALS, LEVEL, Interval, IntervalMethod, interval
-from offpolicy.evaluation.intervals.sensitivity import GAMMAS, GammaSensitivity, gamma_sensitivity
+from offpolicy.evaluation.intervals.sensitivity import (
+    GAMMAS,
+    Each,
+    GammaSensitivity,
+    gamma_sensitivity,
+    sensitivity_over,
+)
 from offpolicy.evaluation.intervals.worst_case import (
     WorstCase,
     linearised_propensity_error,
     propensity_effects,
+    worst_case_over,
     worst_case_self_normalised,
 )
 
@@ -19,6 +26,7 @@ __all__ = [
     "GAMMAS",
     "INTERVALS",
     "LEVEL",
+    "Each",
     "GammaSensitivity",
     "Interval",
     "IntervalMethod",
@@ -32,5 +40,7 @@ __all__ = [
     "linearised_propensity_error",
     "normal",
     "propensity_effects",
+    "sensitivity_over",
+    "worst_case_over",
     "worst_case_self_normalised",
 ]

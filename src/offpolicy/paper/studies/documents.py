@@ -132,8 +132,10 @@ class Documents:
         return document_problem(self.world, self.data, self.tau, KEPT_SEED if self.redraw == "policy" else seed)
 
     def learn(self, line: Entry, settings: Settings, seed: int) -> LearnedPolicy:
-        """A policy of one line, stopped on validation documents."""
+        """A policy of one line, stopped on validation documents; the portfolio looks at nothing but the log."""
         drawn = self.problem(seed)
+        if line.portfolio:
+            return learn_policy(drawn.estimates.log, seed=seed, show_progress=False)
         changes: dict[str, Any] = {**settings, "seed": seed}
         given = drawn.estimates.given(line)
         return learn_policy(

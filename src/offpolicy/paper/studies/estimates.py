@@ -53,6 +53,6 @@ class Estimates:
             found["logging_policy"] = self.logging
         if method.needs_uncertainty:
             found["uncertainty"] = self.uncertainty(entry.uncertainty)
-        if method.uses_reward_model:
+        if method.uses_reward_model and entry.searched:  # else it is the library's own, pessimistic about rare actions
             found["reward_model"] = self.rewards
         return found

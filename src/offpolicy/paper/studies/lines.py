@@ -25,6 +25,8 @@ class Entry:
     uncertainty: str = "own"
     searched: bool = True
     """Whether its settings are searched; else they come from the log."""
+    portfolio: bool = False
+    """Whether the portfolio learns in the place of the method, and chooses on logged rows by itself."""
 
 
 CONTROLS = (
@@ -34,6 +36,7 @@ CONTROLS = (
 LOG_DRIVEN = (
     Entry("uips_log", METHODS["uips"], "UIPS, λ from the log", searched=False),
     Entry("uips_dr_log", METHODS["uips_dr"], "UIPS-DR, λ from the log", searched=False),
+    Entry("auto", METHODS["dm"], "auto", searched=False, portfolio=True),
 )
 """Lines without a search: the defaults of the library."""
 LATER = ("wll", "ls_lin", "potec", "rips", "iips")

@@ -84,7 +84,8 @@ class Ratings:
 
     def labels(self) -> Mapping[str, str]:
         """Every method that needs no recorded propensities, and the controls."""
-        return {name: line.label for name, line in LINES.items() if line.method.name != "ips_gt"}
+        taken = (line for line in LINES.items() if line[1].method.name != "ips_gt" and not line[1].portfolio)
+        return {name: line.label for name, line in taken}
 
     def tune(self, line: str, trials: int, seed: int, storage: Path | None = None) -> list[Candidate]:
         """Search by the NDCG of validation users."""

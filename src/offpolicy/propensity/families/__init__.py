@@ -51,4 +51,4 @@ def family_of(model: Any, normaliser: Normaliser | None = None) -> Family:
     return Softmax(getattr(model, "__name__", "scorer"), lambda log, seed: model(log), normaliser)
 
 
-__all__ = ["FAMILIES", "MODELS", "family_of"]
+__all__ = ["FAMILIES", "LINEAR", "MODELS", "QUADRATIC", "Softmax", "family_of"]

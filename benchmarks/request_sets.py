@@ -1,6 +1,6 @@
 """One epoch of learning among candidates against merely reading the candidates' embeddings, and do both kernels agree?
 
-Run: python benchmarks/requests.py [--json] [--quick] [--requests N] [--coverage [--runs 40] [--out FILE]]
+Run: python benchmarks/request_sets.py [--json] [--quick] [--requests N] [--coverage [--runs 40] [--out FILE]]
 
 Requests with 20 candidates each from 100,000 items, d = 64. The epoch is what learning does: batches of requests,
 the softmax over each one's own candidates, its gradient and an Adam step. The yardstick gathers the same candidates'

@@ -1,0 +1,169 @@
+"""What a worker holds: the shards it owns, and what functions keep beside each of them.
+
+A function that is mapped over shards may call `shard_cache()` and `spilled(...)`. What it finds there was put there by
+earlier calls over the same shard; after the loss of a worker its successor finds nothing, so functions must be able to
+make it again.
+"""
+
+import atexit
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from offpolicy.atomic import scratch_folder
+from offpolicy.engine.process import performed
+
+if TYPE_CHECKING:
+    from offpolicy.log import LoggedData
+
+SCRATCH = "offpolicy-shards"
+"""Name of the temporary folders below TMPDIR."""
+
+
+class Source(Protocol):
+    """Where a worker finds the shards of a log."""
+
+    spills: bool
+    """Whether what is kept of each row goes to memory-mapped files, as the shards themselves are on the disk."""
+
+    def shard(self, index: int) -> "LoggedData":
+        """One of the shards it owns."""
+        ...
+
+
+@dataclass
+class InStore:
+    """Shards of a prepared folder, opened by its path and memory-mapped."""
+
+    path: Path
+    spills: bool = True
+    _log: Any = None
+
+    def shard(self, index: int) -> "LoggedData":
+        """A fresh view, so that what is derived from a shard does not stay."""
+        if self._log is None:
+            from offpolicy.log import open_store
+
+            self._log = open_store(self.path, verify=False)  # each shard is checked when it is first taken
+        shard: LoggedData = self._log.shard(index)
+        return shard
+
+
+@dataclass
+class InMemory:
+    """Shards of a log in memory, each sent once."""
+
+    shards: dict[int, "LoggedData"]
+    spills: bool = False
+
+    def shard(self, index: int) -> "LoggedData":
+        """The shard."""
+        return self.shards[index]
+
+
+@dataclass
+class Held:
+    """A log of which this process owns shards."""
+
+    source: Source
+    caches: dict[int, dict[Any, Any]] = field(default_factory=dict)
+    folder: Path | None = None
+    closing: ExitStack = field(default_factory=ExitStack)
+    task: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    """What is asked about the shards."""
+
+    def run(self, index: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """The result of a function for a shard."""
+        global _current
+        before, _current = _current, (self, index)
+        try:
+            return function(self.source.shard(index), index, *arguments)
+        finally:
+            _current = before
+
+    def answers(self, indices: Sequence[int]) -> list[tuple[str, Any]]:
+        """What a worker answers about some of its shards."""
+        assert self.task is not None
+        return [performed(self.run, (index, *self.task)) for index in indices]
+
+    def scratch(self) -> Path:
+        """A temporary folder of this process; those that killed processes left behind are removed first."""
+        if self.folder is None:
+            self.folder = self.closing.enter_context(scratch_folder(Path(tempfile.gettempdir()) / SCRATCH))
+            atexit.register(self.close)
+            self.closing.callback(atexit.unregister, self.close)
+        return self.folder
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.caches.clear()
+        self.closing.close()
+
+
+_current: tuple[Held, int] | None = None
+
+
+def shard_cache() -> dict[Any, Any]:
+    """A dict that stays with the shard of the function that is running, for as long as its worker and crew live."""
+    held, index = _running()
+    return held.caches.setdefault(index, {})
+
+
+def spilled(name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """An array kept with the shard of the function that is running: made on first use, read-only.
+
+    Over a store it is written to a file and memory-mapped, so that it takes no memory of the process; over a log in
+    memory it stays there.
+    """
+    held, index = _running()
+    cache = shard_cache()
+    if ("spilled", name) not in cache:
+        made = make()
+        if held.source.spills:
+            path = held.scratch() / f"{index}-{len(cache)}.npy"
+            np.save(path, made)
+            made = np.load(path, mmap_mode="r")
+        else:
+            made = np.ascontiguousarray(made)
+            made.flags.writeable = False
+        cache["spilled", name] = made
+    kept: npt.NDArray[Any] = cache["spilled", name]
+    return kept
+
+
+def _running() -> tuple[Held, int]:
+    if _current is None:
+        raise RuntimeError("There is no shard: this is for functions that an engine maps over shards.")
+    return _current
+
+
+_held: dict[int, Held] = {}
+"""The logs of which this process, a worker, owns shards, by the number of the crew."""
+
+
+def hold(crew: int, source: Source) -> None:
+    """Own the shards of a source from here on, in place of those of the same crew before."""
+    forget(crew)
+    _held[crew] = Held(source)
+
+
+def take(crew: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Take in what the next questions to a crew are about."""
+    _held[crew].task = function, arguments
+
+
+def answers(crew: int, indices: Sequence[int]) -> list[tuple[str, Any]]:
+    """Answer questions about some of the shards."""
+    return _held[crew].answers(indices)
+
+
+def forget(crew: int) -> None:
+    """Let go of a crew's shards and of all that was kept beside them."""
+    if crew in _held:
+        _held.pop(crew).close()

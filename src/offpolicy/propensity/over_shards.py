@@ -1,0 +1,177 @@
+"""The linear β̂ of a log of many shards: L-BFGS whose sums are mapped over shards and merged in their order.
+
+Of each shard its features along the axes are kept beside it (memory-mapped over a store); a step sends θ to the workers
+and gets a value and a gradient back from every shard. θ is the same, to the last bit, for any number of workers and for
+a log in memory or in a store. The ridge is chosen, and quality is measured, on contexts drawn at random; whole shards
+are held out for that, and the fit to the others is where the fit to all of them starts.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from offpolicy.engine import Crew, Engine, engine_of, spilled
+from offpolicy.errors import ParameterError
+from offpolicy.log import LoggedData
+from offpolicy.models import Offered, Scorer, log_normaliser_gradient, offered_of
+from offpolicy.propensity.config import RIDGES, FitConfig, FitOutcome
+from offpolicy.propensity.families.softmax import Softmax
+from offpolicy.propensity.likelihood import LOOSE, SEARCH, SEARCH_NUMBERS, TIGHT, best_ridge, softmax_policy
+from offpolicy.propensity.model import FittedModel
+from offpolicy.propensity.quality import measure
+from offpolicy.propensity.whole_batch import FLAT, Axes, Likelihood, WholeBatch, precision
+from offpolicy.results import Quality
+from offpolicy.seeding import generator
+
+
+def fit_over_shards(
+    family: Softmax, log: LoggedData, held_out: float, config: FitConfig, engine: Engine | str | None
+) -> tuple[FittedModel, FitOutcome, Quality]:
+    """A linear family fitted to a log of many shards, and its quality on shards that were held out."""
+    scorer = family.make(log, config.seed)
+    if not scorer.is_linear:
+        raise ParameterError(f"{family.name} cannot be fitted over shards: its scorer is not linear.")
+    last = min(log.n_shards - 1, log.n_shards - max(1, round(held_out * log.n_shards)))
+    train, valid = (
+        some_rows(log, range(*part), config.seed, name)
+        for part, name in (((0, last), "ridge"), ((last, log.n_shards), "held-out"))
+    )
+    sample = WholeBatch(scorer, train)
+    ridge = best_ridge(scorer, sample, valid, config) if config.ridge is None else config.ridge
+    sample.maximise(scorer, ridge, SEARCH, 2 * config.epochs)
+    with engine_of(engine) as working, working.over(log) as crew:
+        statistics = Statistics.of(scorer, log, crew, last)
+        OverShards(scorer, log, crew, statistics, range(last)).maximise(scorer, ridge, LOOSE, 2 * config.epochs)
+        quality = measure(softmax_policy(scorer, log), valid, train)
+        problem = OverShards(scorer, log, crew, statistics, range(log.n_shards))
+        tolerance = TIGHT if problem.dtype == torch.float64 else LOOSE
+        converged = problem.maximise(scorer, ridge, tolerance, 2 * config.epochs)
+    if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
+        raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
+    at_end = config.ridge is None and ridge in (RIDGES[0], RIDGES[-1])
+    outcome = FitOutcome(ridge, converged=converged, at_grid_end=at_end)
+    return FittedModel(softmax_policy(scorer, log), scorer, ridge if ridge > 0 else 1.0), outcome, quality
+
+
+def some_rows(log: LoggedData, shards: Sequence[int], seed: int, purpose: str) -> LoggedData:
+    """The rows of contexts drawn at random from some shards that follow each other, within the budget of a search."""
+    assert log.layout is not None
+    first, last = log.layout.contexts[shards[0]], log.layout.contexts[shards[-1] + 1]
+    most = max(1, SEARCH_NUMBERS // log.width)
+    chosen = np.zeros(log.n_contexts, dtype=np.bool_)
+    if last - first <= most:
+        chosen[first:last] = True
+    else:
+        chosen[first + generator(seed, "logging-policy", purpose).choice(last - first, most, replace=False)] = True
+    starts = log.layout.rows
+    rows = [
+        starts[number] + np.flatnonzero(chosen[log.context_index[starts[number] : starts[number + 1]]])
+        for number in shards
+    ]
+    return log.take(np.concatenate(rows))
+
+
+class Statistics:
+    """What a pass over all shards finds: axes of the features, and sums of the events and features of each action."""
+
+    def __init__(self, axes: Axes, dtype: torch.dtype, train: Tensor, whole: Tensor) -> None:
+        """The sums, (actions, r + 1), of the first shards and of all, in float64."""
+        self.axes, self.dtype, self.train, self.whole = axes, dtype, train, whole
+
+    @staticmethod
+    def of(scorer: Scorer, log: LoggedData, crew: Crew, last: int) -> "Statistics":
+        """Two passes; the first `last` shards are those for training."""
+        dtype = precision(log.n_contexts * log.width, scorer.dim * log.n_actions)
+        events, total, squares = 0.0, torch.zeros(()), torch.zeros(())
+        for n, sum_, products in crew.map(_moments, scorer):
+            events, total, squares = events + n, total + sum_, squares + products
+        mean = total / events
+        variance, rotation = torch.linalg.eigh(squares / events - torch.outer(mean, mean))
+        kept = variance > FLAT * variance.amax().clamp(min=1e-30)
+        axes = Axes(mean, rotation[:, kept], variance[kept])
+        train = torch.zeros(log.n_actions, int(kept.sum()) + 1, dtype=torch.float64)
+        rest = train.clone()
+        for index, sums in enumerate(crew.map(_sums, scorer, axes, dtype)):
+            (train if index < last else rest).add_(torch.from_numpy(sums))
+        return Statistics(axes, dtype, train, train + rest)
+
+
+class OverShards(Likelihood):
+    """The likelihood of the rows of some shards of a log."""
+
+    def __init__(
+        self, scorer: Scorer, log: LoggedData, crew: Crew, statistics: Statistics, shards: Sequence[int]
+    ) -> None:
+        """The first shards, or all of them."""
+        self.scorer, self.crew, self.shards = scorer, crew, list(shards)
+        self.dtype, self.axes = statistics.dtype, statistics.axes
+        sums = statistics.whole if len(shards) == log.n_shards else statistics.train
+        self.seen = (sums[:, -1] > 0).nonzero()[:, 0]
+        self.events = float(sums[:, -1].sum())
+        self.sums = sums[self.seen].to(self.dtype)
+        self.count = self.sums[:, -1]
+        self.place = torch.full((log.n_actions,), -1).index_put((self.seen,), torch.arange(len(self.seen)))
+
+    def log_totals(self, weights: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Parameters to the workers, sums back from every shard, merged in shard order in float64."""
+        given = (self.scorer, self.axes, self.dtype, self.place, weights.numpy(), bias.numpy())
+        value, gradient = 0.0, torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.float64)
+        for found, of_shard in self.crew.map(_log_totals, *given, only=self.shards):
+            value += found
+            gradient += torch.from_numpy(of_shard)
+        gradient = gradient.to(self.dtype)
+        return value, gradient[:, :-1], gradient[:, -1]
+
+
+def _moments(shard: LoggedData, index: int, scorer: Scorer) -> tuple[float, Tensor, Tensor]:
+    """Events, and features and their products summed over them."""
+    features, weight = scorer.states(shard.contexts).detach(), _context_weight(shard)
+    total = torch.zeros(features.shape[1], dtype=torch.float64)
+    squares = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
+    for part in torch.split(torch.arange(len(features)), 1 << 14):
+        x = features[part].double()
+        total += weight[part] @ x
+        squares += x.T @ (x * weight[part][:, None])
+    return float(weight.sum()), total, squares
+
+
+def _features(shard: LoggedData, scorer: Scorer, axes: Axes, dtype: torch.dtype) -> Tensor:
+    """Features of the contexts along the axes, kept beside the shard."""
+    kept = spilled("axes", lambda: axes.of_contexts(scorer.states(shard.contexts).detach().to(dtype)).numpy())
+    return torch.tensor(kept)  # in memory that torch aligns, so that products are the same wherever they are taken
+
+
+def _sums(shard: LoggedData, index: int, scorer: Scorer, axes: Axes, dtype: torch.dtype) -> npt.NDArray[np.float64]:
+    """Features and ones summed over the events of each action, (actions, r + 1)."""
+    features = _features(shard, scorer, axes, dtype).numpy()
+    weight = np.ones(shard.n_rows) if shard.row_weight is None else np.array(shard.row_weight)
+    pairs = csr_matrix((weight, (shard.action, shard.context_index)), shape=(shard.n_actions, shard.n_contexts))
+    count = np.bincount(shard.action, weight, shard.n_actions)
+    return np.column_stack([pairs @ features, count]).astype(np.float64)
+
+
+def _log_totals(
+    shard: LoggedData,
+    index: int,
+    scorer: Scorer,
+    axes: Axes,
+    dtype: torch.dtype,
+    place: Tensor,
+    weights: npt.NDArray[np.floating],
+    bias: npt.NDArray[np.floating],
+) -> tuple[float, npt.NDArray[np.floating]]:
+    """Σ over events of log Σ_a exp(x·w_a + c_a), and its gradient, (seen, r + 1)."""
+    features, weight = _features(shard, scorer, axes, dtype), _context_weight(shard)
+    offered: Offered | None = None if shard.candidates is None else offered_of(shard.candidates).within(place)
+    parameters = torch.tensor(weights), torch.tensor(bias)
+    log_total, d_weights, d_bias = log_normaliser_gradient(features, *parameters, weight.to(dtype), offered=offered)
+    value = float(weight @ log_total.double())
+    return value, torch.cat([d_weights, d_bias[:, None]], 1).numpy()
+
+
+def _context_weight(shard: LoggedData) -> Tensor:
+    return torch.tensor(shard.context_weight)

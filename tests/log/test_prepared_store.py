@@ -1,0 +1,73 @@
+"""A prepared folder: the log that was written, mapped from disk, refused where it is damaged."""
+
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from log_frames import COLUMNS, WAYS, frame
+from offpolicy import LogError, LoggedData, OffPolicyError, read_log
+from offpolicy.log import open_store, write_store
+
+
+def in_memory(way: str) -> LoggedData:
+    return read_log(frame(), **COLUMNS, **WAYS[way]).sharded(8)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_store_is_the_log_that_was_written(way: str, tmp_path: Path) -> None:
+    """Arrays, shards and fingerprints agree; nothing is copied on opening; a process gets it by its path alone."""
+    log = in_memory(way)
+    store = write_store(log, tmp_path / "store")
+    assert store == log
+    assert store.store == tmp_path / "store"
+    assert (store.fingerprint, store.rows_fingerprint) == (log.fingerprint, log.rows_fingerprint)
+    assert isinstance(store.reward.base, np.memmap)
+    assert not store.action.flags.writeable
+    for mine, theirs in zip(store.shards, log.shards, strict=True):
+        assert mine == theirs
+        assert mine.fingerprint == theirs.fingerprint
+        assert pickle.loads(pickle.dumps(mine)) == theirs
+        assert LoggedData(**mine._fields) == theirs
+    assert len(pickle.dumps(store)) < 500
+    assert pickle.loads(pickle.dumps(store)) == log
+    assert store.weighted(np.ones(store.n_rows)).store is None
+    assert store.take(np.arange(50)) == log.take(np.arange(50))
+
+
+def test_every_flipped_byte_is_refused_by_name(tmp_path: Path) -> None:
+    """A changed byte anywhere: the whole store is refused on opening, lazily opened the shard that holds it."""
+    write_store(in_memory("clusters"), tmp_path / "good")
+    for number, path in enumerate(sorted(one for one in (tmp_path / "good").rglob("*") if one.is_file())):
+        bad = tmp_path / f"bad{number}"
+        shutil.copytree(tmp_path / "good", bad)
+        damaged = bad / path.relative_to(tmp_path / "good")
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 4
+        damaged.write_bytes(content)
+        with pytest.raises(LogError, match=damaged.name):
+            open_store(bad)
+        if path.parent.name in ("arrays", "kept"):
+            lazily = open_store(bad, verify=False)
+            with pytest.raises(LogError, match=damaged.name):
+                list(lazily.shards)
+
+
+def test_a_store_is_never_written_over(tmp_path: Path) -> None:
+    write_store(in_memory("contexts"), tmp_path / "store")
+    with pytest.raises(OffPolicyError, match="there already"):
+        write_store(in_memory("contexts"), tmp_path / "store")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["store"]
+    with pytest.raises(LogError, match=r"manifest\.json cannot be read"):
+        open_store(tmp_path)
+
+
+def test_a_store_that_was_replaced_is_not_taken_for_the_former(tmp_path: Path) -> None:
+    """What was sent to a process names the log it means."""
+    sent = pickle.dumps(write_store(in_memory("contexts"), tmp_path / "store"))
+    shutil.rmtree(tmp_path / "store")
+    write_store(in_memory("clusters"), tmp_path / "store")
+    with pytest.raises(LogError, match="has changed"):
+        pickle.loads(sent)
