@@ -286,18 +286,7 @@ def main() -> None:
     settings = [int(s) for s in options.settings.split(",")]
     runs = collect(options.out, settings, options.runs, options.workers)
     table = summarise(runs)
-    honest = [row for row in table if not row["hidden"]]
-    answerable = [row for row in honest if row["answerable"]]
-    ratios = [row["methods"]["auto"]["width_ratio"] or 0.0 for row in answerable]
-    differences = [one["coverage"] for row in honest for one in row["differences"] if one["answerable"]]
-    figures = {
-        "coverage.worst_answerable": min((row["methods"]["auto"]["coverage"] for row in answerable), default=0.0),
-        "coverage.worst_difference": min(differences, default=0.0),
-        "coverage.median_width_ratio": float(np.median(ratios)) if ratios else 0.0,
-        "coverage.worst_width_ratio": max(ratios, default=0.0),
-        "coverage.answerable_share": len(answerable) / max(len(honest), 1),
-        "coverage.hidden_safe": min((row["safe"] for row in table if row["hidden"] and row["repeated"]), default=1.0),
-    }
+    figures = figures_of(table)
     if options.json:
         for row in [*table, *({"reliability": one} for one in reliability(runs))]:
             print(json.dumps(row))
@@ -309,6 +298,22 @@ def main() -> None:
     for name, value in figures.items():
         figure = {"figure": name, "value": round(value, 3), "limit": LIMITS[name], "runs": options.runs}
         print(json.dumps(figure) if options.json else f"{name} = {value:.3f} (limit {LIMITS[name]:.3g})")
+
+
+def figures_of(table: list[dict[str, Any]]) -> dict[str, float]:
+    """The figures that are held to limits."""
+    honest = [row for row in table if not row["hidden"]]
+    answerable = [row for row in honest if row["answerable"]]
+    ratios = [row["methods"]["auto"]["width_ratio"] or 0.0 for row in answerable]
+    differences = [one["coverage"] for row in honest for one in row["differences"] if one["answerable"]]
+    return {
+        "coverage.worst_answerable": min((row["methods"]["auto"]["coverage"] for row in answerable), default=0.0),
+        "coverage.worst_difference": min(differences, default=0.0),
+        "coverage.median_width_ratio": float(np.median(ratios)) if ratios else 0.0,
+        "coverage.worst_width_ratio": max(ratios, default=0.0),
+        "coverage.answerable_share": len(answerable) / max(len(honest), 1),
+        "coverage.hidden_safe": min((row["safe"] for row in table if row["hidden"] and row["repeated"]), default=1.0),
+    }
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Four other ways to evaluate a policy from the same logs, and ours: coverage, error, time, memory, refusals.
 
-Run: python benchmarks/peers.py [--json] [--runs 3] [--settings 0,2,...] [--out docs/results/peers.jsonl] [--page]
+Run: python benchmarks/peers.py [--json] [--runs 3] [--settings 0,2,...] [--out docs/results/peers.jsonl]
 
 Open Bandit Pipeline, the estimators of Vowpal Wabbit, skdr-eval and scikit-learn by hand get every log as a file and
 run in environments of their own under build/peers (made on first use; Python 3.11), in a process of their own, one
 thread each. What a competent user does with each of them is in `peer_lines.py`. The worlds are those of `coverage.py`,
-whose truth is known; propensities are hidden from everybody. Finished runs are kept in --out and not computed again.
---page writes the tables of docs/peers.md from them. Each library is judged by its best line, chosen with hindsight.
+whose truth is known; propensities are hidden from everybody. Finished runs are kept in --out and not computed again;
+`claims.py` writes docs/peers.md from them. Each library is judged by its best line, chosen with hindsight.
 """
 
 import argparse
@@ -30,7 +30,6 @@ ROOT = Path(__file__).parents[1]
 LINES = ROOT / "benchmarks" / "peer_lines.py"
 BUILD = ROOT / "build" / "peers"
 RESULTS = ROOT / "docs" / "results" / "peers.jsonl"
-PAGE = ROOT / "docs" / "peers.md"
 OBP = ("numpy<2", "scipy", "pandas<2.2", "scikit-learn<1.4", "tqdm", "pyyaml", "matplotlib", "seaborn")
 ENVIRONMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "obp": (
@@ -63,7 +62,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--settings", default=",".join(map(str, CHOSEN)))
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--page", action="store_true", help="write the tables of docs/peers.md")
     parser.add_argument("--ours", nargs="+", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ours:
@@ -73,10 +71,6 @@ def main() -> None:
     runs = collect(options.out, [int(one) for one in options.settings.split(",")], options.runs)
     for figure in figures(runs):
         figure.show(options.json)
-    if options.page:
-        from peers_page import refreshed
-
-        PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8"), runs), encoding="utf-8")
 
 
 def python_of(environment: str) -> Path:
@@ -213,6 +207,14 @@ def answered(runs: Sequence[Run]) -> list[Run]:
     """The runs on logs that we called answerable."""
     good = {(run["setting"], run["seed"]) for run in runs if run["peer"] == "ours" and run["answer"] == "answerable"}
     return [run for run in runs if (run["setting"], run["seed"]) in good]
+
+
+def complete(runs: Sequence[Run]) -> list[Run]:
+    """The runs on logs that everybody has finished."""
+    finished: dict[tuple[int, int], int] = defaultdict(int)
+    for run in runs:
+        finished[run["setting"], run["seed"]] += 1
+    return [run for run in runs if finished[run["setting"], run["seed"]] == len(NAMES)]
 
 
 def figures(runs: Sequence[Run]) -> list[Figure]:

@@ -4,17 +4,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from offpolicy.paper import with_tables
 from peers import NAMES, Run, answered, best_line, by_peer, coverage, rmse
 
 REFUSED = 0.5
 """Share of answered logs below which a setting counts as refused."""
-
-
-def refreshed(text: str, runs: Sequence[Run]) -> str:
-    """The page with its tables regenerated."""
-    tables = {"overall": overall(runs), "settings": by_setting(runs), "lines": every_line(runs)}
-    return with_tables(text, tables)
 
 
 def overall(runs: Sequence[Run]) -> str:
@@ -72,4 +65,4 @@ def width(runs: Sequence[Run], line: str) -> float:
 
 def median(values: Iterable[float]) -> float:
     """The middle of some numbers."""
-    return float(np.median(list(values)))
+    return float(np.nanmedian(list(values)))

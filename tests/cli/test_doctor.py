@@ -10,7 +10,7 @@ import pytest
 
 from offpolicy.cli import main
 from offpolicy.workflows import LogSpec, run_doctor
-from offpolicy.workflows.doctor import MOST_ROWS
+from offpolicy.workflows.doctor import MOST_ROWS, START
 
 SECRET = ("hush", "Zanzibar", "42424", "private")
 
@@ -75,7 +75,7 @@ def test_costs_grow_with_rows_and_actions(tmp_path: Path) -> None:
         frame(n).with_columns(item=pl.int_range(n) % items).write_parquet(tmp_path / "log.parquet")
         costs.append(run_doctor(LogSpec(str(tmp_path / "log.parquet")))["log"]["costs"]["evaluate_seconds"])
     assert costs == sorted(costs)
-    assert costs[2] - 15 == pytest.approx(4 * (costs[1] - 15), abs=3)
+    assert costs[2] - START == pytest.approx(4 * (costs[1] - START), abs=3)
 
 
 def test_problems_come_with_the_options_that_fix_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +108,29 @@ def test_the_summary_holds_no_name_no_value_and_no_path(tmp_path: Path, reward: 
     assert "1 action, 1 reward, 1 numeric, 1 categorical" in summary
     words = (*SECRET, *rows.columns, str(tmp_path), "Oslo", "click")
     assert not [word for word in words if word in summary]
+
+
+HOSTILE = ("[bold]hush[/bold]", "hush\n- injected", "\x1b[31mhush", "<script>hush</script>", "hush`${HOME}`")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_stay_out_of_the_summary_and_off_the_terminal(
+    tmp_path: Path, name: str, broken: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = frame(200).rename({"hush_age": name, "hush_city": "numeric"})
+    rows = rows.with_columns(item=pl.lit(name) + pl.col("item"), numeric=pl.lit(name) + pl.col("numeric"))
+    if broken:
+        rows = rows.with_columns(pl.Series(name, [float("nan"), *[1.0] * 199]), click=pl.lit(name))
+    folder = tmp_path / "hush <b>"
+    folder.mkdir()
+    rows.write_parquet(folder / "hush.parquet")
+    shown = printed(["doctor", str(folder / "hush.parquet"), "--action", "item", "--reward", "click"], capsys)
+    assert "\x1b[31m" not in shown
+    summary = run_doctor(LogSpec(str(folder / "hush.parquet"), action="item", reward="click"))["summary"]
+    assert not [word for word in (*SECRET, "injected", "script", "HOME", "\x1b", "[bold]") if word in summary]
+    assert all(line.startswith("- ") for line in summary.splitlines())
+    assert ("cannot be read" in summary or "problems: 2" in summary) is broken
 
 
 def test_without_a_log_it_tells_of_the_environment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,11 +68,25 @@ def test_the_numbers_are_those_of_the_results() -> None:
     )
 
 
-def test_recorded_propensities_leave_sampling_alone() -> None:
+def test_recorded_propensities_are_never_called_missing() -> None:
     plain = single()
-    plain["policies"]["uips"]["interval"]["propensity"] = 0.0
-    said = explained(plain).parts["How sure it is"]
-    assert said == ("The estimate may be off by ± 0.038 from having only so many rows.",)
+    plain["logging"]["model"] = "recorded"
+    plain["policies"]["uips"]["interval"]["propensity"] = 1e-6  # views may differ by as much as rounding
+    found = explained(plain)
+    assert found.parts["How sure it is"] == (
+        "The estimate may be off by ± 0.038 from having only so many rows; the propensities are those that the log "
+        "recorded.",
+    )
+    assert not [one for said in found.parts.values() for one in said if "nobody recorded" in one or "assumes" in one]
+
+
+def test_a_difference_that_rounds_to_nothing_is_not_shown_as_a_share() -> None:
+    plain = single(low=-0.01)
+    plain["comparisons"][1] |= {"difference": 2e-6, "relative": 6e-6}
+    plain["policies"]["uips"]["detectable_effect"] = 2e-6
+    found = explained(plain)
+    assert "a difference of 0.000, with" in found.lead
+    assert found.parts["What to do"][0] == "Keep what runs today, or test “uips” on a share of the traffic."
 
 
 def test_segments_are_named_where_they_differ_clearly() -> None:

@@ -62,7 +62,7 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Non
     for name in head:
         drawn.add_column(Text(name), overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(_shown(cell)) for cell in row))
+        drawn.add_row(*(Text(_printable(_shown(cell))) for cell in row))
     console = _console()
     console.print()
     console.print(drawn)
@@ -201,7 +201,18 @@ def _show_segments(title: str, segments: Sequence["Segment"], level: float) -> N
 def _console() -> Any:
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(soft_wrap=True, width=WIDE)
+    class Printable(Console):
+        """Shows what a log calls its columns, but lets nothing in it steer the terminal."""
+
+        def render_str(self, text: str, **how: Any) -> Any:
+            return super().render_str(_printable(text), **how)
+
+    return Printable() if sys.stdout.isatty() else Printable(soft_wrap=True, width=WIDE)
+
+
+def _printable(text: str) -> str:
+    """The text with control characters, but for line breaks and unbroken spaces, made visible."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\u00a0" else "�" for c in text)
 
 
 def _shown(value: Any) -> str:

@@ -20,6 +20,8 @@ BADGE = {
 }
 DECISIONS = 1_000
 """Decisions over which totals are given, because shares of one reward are hard to picture."""
+RECORDED = "recorded"
+"""The model of the logging policy where the log holds its probabilities."""
 MOST_SEGMENTS = 5
 """Segments that are named in a sentence."""
 
@@ -63,7 +65,7 @@ def explain(evaluation: Evaluation, policy: str | None = None) -> Explanation | 
         "How sure it is": _sure(one, evaluation),
         "All rewards together": (unbroken(label(decision.sentence, 500)),) if decision else (),
         "Where it differs": _segments(name, evaluation),
-        "What would flip it": _said(flip_sentence(one, compared), _hidden(one), one.guarantee),
+        "What would flip it": _said(flip_sentence(one, compared), _hidden(one, evaluation), one.guarantee),
         "What speaks against it": _said(*(label(reason, 300) for reason in one.preflight.verdict.reasons)),
     }
     best = name == best_policy(evaluation)
@@ -82,6 +84,11 @@ def best_policy(evaluation: Evaluation) -> str | None:
     if evaluation.best in evaluation.candidates:
         return evaluation.best
     return next(iter(evaluation.candidates), None)
+
+
+def _visible(shown: str) -> bool:
+    """Whether a number still differs from 0 as it is shown."""
+    return any(digit in shown for digit in "123456789")
 
 
 def _said(*sentences: str) -> tuple[str, ...]:
@@ -109,19 +116,20 @@ def _advice(
     return _said(step, label(verdict.advice, 500))
 
 
-def _hidden(one: PolicyResult) -> str:
+def _hidden(one: PolicyResult, evaluation: Evaluation) -> str:
     """What hidden information would do: in numbers where that was measured by more than the one factor."""
     found = one.sensitivity
     if found.columns or found.sharp_low:
         return found.sentence
-    recorded = one.interval.propensity <= 0
-    return "" if recorded else "All of it assumes that the context columns hold what the logging policy looked at."
+    if evaluation.logging.model == RECORDED:
+        return ""
+    return "All of it assumes that the context columns hold what the logging policy looked at."
 
 
 def _detectable(one: PolicyResult, evaluation: Evaluation) -> str:
-    if one.detectable_effect is None:
+    smallest = "" if one.detectable_effect is None else fixed(one.detectable_effect, value_places(evaluation))
+    if not _visible(smallest):
         return ""
-    smallest = fixed(one.detectable_effect, value_places(evaluation))
     return f" (from about {smallest} on, this log would have shown a difference)"
 
 
@@ -130,8 +138,8 @@ def _sure(one: PolicyResult, evaluation: Evaluation) -> tuple[str, ...]:
     places, ends, rows = value_places(evaluation), one.interval, evaluation.log.get("rows")
     few = f"from having only {rows:,} rows" if isinstance(rows, int) else "from having only so many rows"
     width = f"The estimate may be off by ± {fixed(ends.sampling, places)} {few}"
-    if ends.propensity <= 0:
-        return (f"{width}.",)
+    if evaluation.logging.model == RECORDED:
+        return (f"{width}; the propensities are those that the log recorded.",)
     help_most = "more rows" if ends.sampling >= ends.propensity else "recording the probabilities"
     return (
         f"{width} and by ± {fixed(ends.propensity, places)} because nobody recorded how likely each action was: "
@@ -201,8 +209,9 @@ def _lead(name: str, policy: PolicyResult, compared: Comparison | None, evaluati
     text += f" ({percent(evaluation.level)} interval {fixed(ends.low, places)} to {fixed(ends.high, places)})"
     text += f", against {fixed(today, places)} for the logging policy, which made this log"
     if compared is not None:
-        relative = "" if compared.relative is None else f" ({percent(compared.relative, sign=True)})"
-        text += f": a difference of {fixed(compared.difference, places, sign=True)}{relative}"
+        shown = fixed(compared.difference, places, sign=True)
+        seen = compared.relative is not None and _visible(shown)
+        text += f": a difference of {shown}" + (f" ({percent(compared.relative, sign=True)})" if seen else "")
         if compared.probability_of_improvement is not None:
             text += f", with a {chance(compared.probability_of_improvement)} chance that “{name}” is the better one"
     totals = (plain(DECISIONS * policy.value), plain(DECISIONS * today))

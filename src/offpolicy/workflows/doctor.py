@@ -31,7 +31,7 @@ MOST_ROWS = 50_000
 """Rows that are read of a large log."""
 MOST_BYTES = 32_000_000
 """Size of text files up to which they are read whole."""
-START, A_ROW, A_PAIR = 15.0, 1e-3, 1e-5
+START, A_ROW, A_PAIR = 5.0, 5e-4, 1e-5
 """Seconds of an evaluation: to begin with, for each row, and for each row and action (or candidate), on one core."""
 LEARNING = 4.0
 """What learning with the default method costs, in evaluations."""
