@@ -391,6 +391,11 @@ class LoggedData:
         """Which rows belong to a share of the units, by a keyed hash of what the units are."""
         return np.concatenate([uniform(unit_hashes(shard), key) < share for shard in self.shards])
 
+    def selected(self, kept: npt.NDArray[np.bool_]) -> "LoggedData":
+        """Some of the rows or none, without what is kept beside them; contexts and all codes stay: for sums alone."""
+        rows = {name: values[kept] for name in ROW_ARRAYS if (values := getattr(self, name)) is not None}
+        return self._changed_rows(kept=None, layout=None, **rows)
+
     def _changed_rows(self, **changes: Any) -> "LoggedData":
         """Rows that were checked before in another order."""
         return trusted(LoggedData, **self._fields | changes)
