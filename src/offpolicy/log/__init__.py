@@ -38,7 +38,8 @@ from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
-from offpolicy.log.prepare import Prepared, Preparing, byte_count, prepare_log, prepare_rows
+from offpolicy.log.preparation import Preparing
+from offpolicy.log.prepare import Prepared, byte_count, prepare_log, prepare_rows
 from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
