@@ -22,6 +22,7 @@ from offpolicy.atomic import write_atomic
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
+from offpolicy.memory import trim
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.progress import progress
@@ -246,6 +247,7 @@ class Nuisances:
         if isinstance(beta, LoggingPolicy) and beta.is_own(self.fitted_log):
             own |= {"log_logging": beta.row_log_prob, "uncertainty": self.uncertainty()}
         rewards = self.reward_model if reward_model else None
+        trim()
         if isinstance(rewards, PooledRewardModel) and rewards.fingerprint == self.fitted_log.fingerprint:
             own["imputed"] = rewards.imputed
             rewards = replace(rewards, imputed=torch.empty(0))

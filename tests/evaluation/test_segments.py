@@ -82,9 +82,10 @@ def test_segments_are_on_the_users_scale() -> None:
 @pytest.mark.parametrize(("column", "values"), [("age", AGE), ("time", np.arange(N))])
 def test_numbers_and_times_are_cut_into_four_parts_of_equal_size(column: str, values: Any) -> None:
     parts = segments_of(a_log(), column)
-    assert [int(kept.sum()) for _, kept in parts] == [300] * 4
-    assert np.sum([kept for _, kept in parts], axis=0).tolist() == [1] * N
-    for (_, lower), (_, upper) in itertools.pairwise(parts):
+    assert [one.rows for one in parts] == [300] * 4
+    masks = [one.mask(a_log()) for one in parts]
+    assert np.sum(masks, axis=0).tolist() == [1] * N
+    for lower, upper in itertools.pairwise(masks):
         assert values[lower].max() <= values[upper].min()
 
 
@@ -92,7 +93,7 @@ def test_equal_numbers_stay_in_one_part() -> None:
     log = LoggedData.from_arrays(
         contexts={"x": np.repeat([1.0, 2.0], 50)}, action=np.arange(100) % 2, reward=np.arange(100) % 2, actions=2
     )
-    assert [(name, int(kept.sum())) for name, kept in segments_of(log, "x")] == [("1 to 1", 50), ("2 to 2", 50)]
+    assert [(one.label, one.rows) for one in segments_of(log, "x")] == [("1 to 1", 50), ("2 to 2", 50)]
 
 
 def test_a_segment_too_small_to_answer_has_no_p_value() -> None:
@@ -117,18 +118,19 @@ def test_periods_of_the_calendar_and_kept_columns() -> None:
     kept = {"device": np.where(np.arange(N) % 3, "phone", "desk"), "price": np.arange(N) * 1.0}
     log = LoggedData.from_arrays({"age": AGE}, ACTION, REWARD, actions=2, timestamp=times, keep=kept)
     weeks = segments_of(log, "week")
-    assert [name for name, _ in weeks] == ["2026-W40", "2026-W41", "2026-W42", "2026-W43"]
-    assert [int(mask.sum()) for _, mask in weeks] == [336, 336, 336, 192]
-    assert [name for name, _ in segments_of(log, "month")] == ["2026-09", "2026-10"]
+    assert [one.label for one in weeks] == ["2026-W40", "2026-W41", "2026-W42", "2026-W43"]
+    assert [one.rows for one in weeks] == [336, 336, 336, 192]
+    assert [one.label for one in segments_of(log, "month")] == ["2026-09", "2026-10"]
     assert len(segments_of(log, "day")) == 25
-    assert segments_of(log, "hour")[3][0] == "03 h"
-    assert [name for name, _ in segments_of(log, "weekday")][:2] == ["Monday", "Tuesday"]
-    assert [(name, int(mask.sum())) for name, mask in segments_of(log, "device")] == [("phone", 800), ("desk", 400)]
-    assert [int(mask.sum()) for _, mask in segments_of(log, "price")] == [300] * 4
-    assert segments_of(log, "time")[0][0] == "2026-09-28 00:00 to 2026-10-04 05:30"
+    assert segments_of(log, "hour")[3].label == "03 h"
+    assert [one.label for one in segments_of(log, "weekday")][:2] == ["Monday", "Tuesday"]
+    assert [(one.label, one.rows) for one in segments_of(log, "device")] == [("phone", 800), ("desk", 400)]
+    assert [one.rows for one in segments_of(log, "price")] == [300] * 4
+    assert segments_of(log, "time")[0].label == "2026-09-28 00:00 to 2026-10-04 05:30"
     found = judged(log, {"second": SECOND}, by=("device", "week")).segments
     assert [one.column for one in found] == ["device"] * 2 + ["week"] * 4
-    alone = judged(log.take(weeks[0][1]), {"new": SECOND[weeks[0][1]]}, level=1 - 0.05 / 6)
+    first = weeks[0].mask(log)
+    alone = judged(log.take(first), {"new": SECOND[first]}, level=1 - 0.05 / 6)
     assert found[2].difference_low == pytest.approx(alone.comparisons[0].low, abs=1e-9)
 
 

@@ -28,6 +28,7 @@ def a_log(weighted: bool = False) -> LoggedData:
     contexts, index = chance.normal(size=(CONTEXTS, WIDTH)).astype(np.float32), chance.integers(0, CONTEXTS, ROWS)
     scores = contexts @ chance.normal(size=(WIDTH, ACTIONS))
     prob = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    price = np.where(chance.random(ROWS) < 0.05, np.nan, chance.exponential(size=ROWS))
     action = (prob[index].cumsum(1) > chance.random(ROWS)[:, None]).argmax(1)
     return LoggedData.from_arrays(
         contexts,
@@ -37,6 +38,7 @@ def a_log(weighted: bool = False) -> LoggedData:
         actions=ACTIONS,
         timestamp=chance.permutation(ROWS),
         row_weight=chance.integers(1, 4, ROWS).astype(np.float64) if weighted else None,
+        keep={"device": np.where(chance.random(ROWS) < 0.3, "phone", "desk"), "price": price},
     ).sharded(8)
 
 
@@ -64,7 +66,8 @@ def numbers(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_eight_shards_say_what_one_says(weighted: bool) -> None:
     log = a_log(weighted)
-    one, eight = (dict(numbers(found(each).model_dump())) for each in (log.undivided, log))
+    by = ("device", "price", "time")
+    one, eight = (dict(numbers(found(each, by=by).model_dump())) for each in (log.undivided, log))
     assert one.keys() == eight.keys()
     for path, value in one.items():
         if isinstance(value, float):
@@ -80,9 +83,9 @@ def workers() -> Iterator[list[Engine]]:
 
 
 def test_the_number_of_workers_changes_no_bit(workers: list[Engine]) -> None:
-    here = found(a_log(), guardrails=()).model_dump_json()
+    here = found(a_log(), by=("device",)).model_dump_json()
     for engine in workers:
-        assert found(a_log(), engine).model_dump_json() == here
+        assert found(a_log(), engine, by=("device",)).model_dump_json() == here
 
 
 def test_clusters_beyond_the_most_units_are_summed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:

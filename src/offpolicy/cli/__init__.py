@@ -20,6 +20,7 @@ from offpolicy.cli import (
     export,
     inspect,
     learn,
+    prepare,
     recommend,
     replay,
     report,
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
+app.command("prepare")(prepare.prepare)
 app.command("learn")(learn.learn)
 app.command("evaluate")(evaluate.evaluate)
 app.command("tune")(tune.tune)

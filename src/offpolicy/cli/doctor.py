@@ -18,6 +18,7 @@ from offpolicy.cli.options import (
     Guardrails,
     KeepProbColumn,
     Kinds,
+    Memory,
     MissingValues,
     PositionColumn,
     PropensityColumn,
@@ -59,6 +60,7 @@ def doctor(
     keep_prob: KeepProbColumn = None,
     row_weight: RowWeightColumn = None,
     drop_duplicates: DropDuplicates = False,
+    memory: Memory = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:

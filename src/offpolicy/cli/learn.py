@@ -25,6 +25,7 @@ from offpolicy.cli.options import (
     Level,
     Log,
     LoggingModel,
+    Memory,
     MissingValues,
     PositionColumn,
     PrintFormat,
@@ -77,6 +78,7 @@ def learn(
     keep_prob: KeepProbColumn = None,
     row_weight: RowWeightColumn = None,
     drop_duplicates: DropDuplicates = False,
+    memory: Memory = None,
     method: Annotated[
         list[str] | None,
         typer.Option(

@@ -48,7 +48,8 @@ def _load_config(context: typer.Context, path: str | None) -> str | None:
 Log = Annotated[
     str,
     typer.Argument(
-        help="Log file or glob: Parquet, CSV, NDJSON, or Vowpal Wabbit's DSJSON or cb text.", show_default=False
+        help="Log file or glob (Parquet, CSV, NDJSON, or Vowpal Wabbit's DSJSON or cb text), or a prepared folder.",
+        show_default=False,
     ),
 ]
 ContextColumns = Annotated[
@@ -140,6 +141,16 @@ KeepProbColumn = Annotated[
 ]
 RowWeightColumn = Annotated[
     str | None, typer.Option("--row-weight", help="The column with the number of events that a row stands for.")
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory that a log may take, such as 2GB (default: half of what is free); a larger one is prepared as a "
+        "store.",
+        show_default=False,
+    ),
 ]
 DropDuplicates = Annotated[
     bool, typer.Option("--drop-duplicates", help="Drop rows that are exact copies of earlier ones, and say how many.")
@@ -256,9 +267,19 @@ def log_spec(context: typer.Context) -> "LogSpec":
         guardrails=tuple(given.get("guardrail") or ()),
         winsorise=float(given.get("winsorise") or 0.0),
         key=tuple(given.get("key") or ()),
+        memory=bytes_of(given.get("memory")),
         **single,
         **requests,
     )
+
+
+def bytes_of(memory: str | None) -> int | None:
+    """A size such as 2GB in bytes."""
+    if memory is None:
+        return None
+    from offpolicy.log import byte_count
+
+    return byte_count(memory)
 
 
 def pairs(option: str, given: Iterable[str]) -> dict[str, str]:

@@ -205,7 +205,6 @@ class Evaluator:
         asked = {
             "a log of slates": self.log.request is not None,
             "refits": options.refits > 0,
-            "by": bool(options.by),
             "rewards": bool(options.rewards or options.guardrails),
             "sensitivity_columns": options.sensitivity_columns,
         }
@@ -438,14 +437,15 @@ class Evaluator:
         return breakdown(self._under, self.options.by, self.options.level, self.repeats)
 
     @cached_property
-    def _under(self) -> dict[str, dict[str, PolicyRows]]:
+    def _under(self) -> dict[str, Mapping[str, RowStatistics]]:
         """The rows of every candidate under every reward and guardrail."""
-        candidates = {name: rows for name, rows in self.rows.items() if isinstance(rows, PolicyRows)}
-        candidates = {name: candidates[name] for name in self.candidates}
-        under = {self.log.reward_name: candidates}
+        candidates = {name: self.rows[name] for name in self.candidates}
+        under: dict[str, Mapping[str, RowStatistics]] = {self.log.reward_name: candidates}
         for reward, log in self.other_logs.items():
             model = self.other_models.get(reward)
-            under[reward] = {name: rows.under(log, model) for name, rows in candidates.items()}
+            under[reward] = {
+                name: rows.under(log, model) for name, rows in candidates.items() if isinstance(rows, PolicyRows)
+            }
         return under
 
     def _outcomes(self) -> list[Outcome]:

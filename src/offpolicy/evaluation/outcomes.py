@@ -10,14 +10,14 @@ from offpolicy.evaluation.auto import auto_estimate, logging_estimate
 from offpolicy.evaluation.comparison import difference_width, holm
 from offpolicy.evaluation.guardrails import Guardrail
 from offpolicy.evaluation.preflight import preflight
-from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.scale import Scale
+from offpolicy.evaluation.statistics import RowStatistics
 from offpolicy.propensity import Repeats
 from offpolicy.results import Decision, Finding, Outcome
 
 
 def outcomes_of(
-    under: Mapping[str, Mapping[str, PolicyRows]],
+    under: Mapping[str, Mapping[str, RowStatistics]],
     guardrails: Mapping[str, Guardrail],
     level: float = 0.95,
     repeats: Repeats | None = None,
@@ -41,7 +41,7 @@ def outcomes_of(
 
 
 def _outcome(
-    reward: str, policy: str, rows: PolicyRows, guardrail: Guardrail | None, level: float, repeats: Repeats | None
+    reward: str, policy: str, rows: RowStatistics, guardrail: Guardrail | None, level: float, repeats: Repeats | None
 ) -> tuple[Outcome, float]:
     scale = Scale(*rows.log.reward_range)
     estimate, own = auto_estimate(rows, level), logging_estimate(rows, level)

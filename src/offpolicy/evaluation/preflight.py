@@ -49,8 +49,13 @@ WIDEST = 0.5
 """An interval wider than this share of the reward range says too little to act on."""
 
 
-def preflight(rows: RowStatistics, estimate: AutoEstimate, repeats: Repeats | None = None) -> Preflight:
-    """Check weights, support, logger and estimate, and give a verdict; `repeats` is the repeat test of β̂."""
+def preflight(
+    rows: RowStatistics, estimate: AutoEstimate, repeats: Repeats | None = None, *, balance: bool = True
+) -> Preflight:
+    """Check weights, support, logger and estimate, and give a verdict; `repeats` is the repeat test of β̂.
+
+    With `balance`, features are compared before and after weighting as well.
+    """
     log = rows.log
     checks = [*_weight_checks(rows), *_log_checks(rows), *_estimate_checks(estimate), *_drift(rows, estimate)]
     if repeats is not None:
@@ -81,7 +86,7 @@ def preflight(rows: RowStatistics, estimate: AutoEstimate, repeats: Repeats | No
         )
     failed = [check for check in checks if not check.passed]
     verdict = _verdict(failed, supported, rows)
-    return Preflight(checks=checks, verdict=verdict, balance=covariate_balance(rows))
+    return Preflight(checks=checks, verdict=verdict, balance=covariate_balance(rows) if balance else [])
 
 
 def _support(rows: PolicyRows) -> Array:

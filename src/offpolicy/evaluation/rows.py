@@ -91,6 +91,17 @@ class PolicyRows(RowStatistics):
             first_unit=self.first_unit,
         )
 
+    def segment(self, part: Any) -> "PolicyRows":
+        """The rows of a segment, as if the log held no others."""
+        return self.take(part.mask(self.log))
+
+    def selected(self, kept: npt.NDArray[np.bool_]) -> "PolicyRows":
+        """Some of the rows or none, codes of contexts and clusters staying what they are: quick, for sums alone."""
+        index = torch.from_numpy(np.flatnonzero(kept))
+        inputs = {name: values[index] if values.ndim else values for name, values in self.inputs.items()}
+        units = None if self.units is None else self.units[index]
+        return PolicyRows(self.log.selected(kept), inputs, units=units, first_unit=self.first_unit)
+
     def under(self, log: LoggedData, reward_model: RewardModel | None) -> "PolicyRows":
         """The same policy and rows under another reward: those of `log`, with the model of it."""
         own = {name: values for name, values in self.inputs.items() if not name.startswith((BASELINE, "imputed"))}

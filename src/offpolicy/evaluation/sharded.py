@@ -21,9 +21,12 @@ from torch import Tensor
 from offpolicy.engine import Crew, shard_cache, spilled
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS
+from offpolicy.evaluation.order import digits, exact_quantiles
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.segments import Part
 from offpolicy.evaluation.statistics import Array, RowStatistics, Statistic
 from offpolicy.log import LoggedData
+from offpolicy.memory import trim
 from offpolicy.models import DesignMatrix
 from offpolicy.nuisances import ShardNuisances
 from offpolicy.policies import Policy, as_policy, tensor
@@ -31,8 +34,6 @@ from offpolicy.seeding import generator
 
 UNITS = 1 << 16
 """Units of independence, over all shards, that errors and intervals are computed from at most."""
-DIGITS = ((52, 12), (39, 13), (26, 13), (13, 13), (0, 13))
-"""The parts of a 64-bit number, the highest first: how far to shift, and how many bits."""
 View = tuple[Callable[..., PolicyRows], tuple[Any, ...]]
 
 
@@ -116,36 +117,20 @@ class ShardedRows(RowStatistics):
     def map(self, statistic: Statistic, *arguments: Any) -> Iterator[Any]:
         """The statistic of every shard, in their order."""
         given = tuple(one.reference if isinstance(one, ShardedRows) else one for one in arguments)
-        return self.crew.map(_of_shard, self.work, self.reference, statistic, given)
+        found = self.crew.map(_of_shard, self.work, self.reference, statistic, given)
+        return (one for one in found if one is not None)
 
     def design(self, categories: int) -> DesignMatrix:
         """The features of the contexts of a sample."""
         return self.features(categories)
 
     def quantiles(self, values: Statistic, shares: Sequence[float]) -> Array:
-        """Exact quantiles: digits of the order statistics one after the other, from counts that add up."""
-        positions = np.asarray(shares, dtype=np.float64) * (self.n_rows - 1)
-        below = np.floor(positions).astype(np.int64)
-        ranks = np.unique(np.concatenate([below, np.minimum(below + 1, self.n_rows - 1)]))
-        found = dict(zip(ranks.tolist(), self._ordered(values, ranks), strict=True))
-        low = np.array([found[int(one)] for one in below])
-        high = np.array([found[int(min(one + 1, self.n_rows - 1))] for one in below])
-        part = positions - below
-        step = high - low
-        return np.asarray(np.where(part >= 0.5, high - step * (1 - part), low + step * part))
+        """Exact quantiles over all rows."""
+        return exact_quantiles(partial(self.total, _digits, values), self.n_rows, shares)
 
-    def _ordered(self, values: Statistic, ranks: npt.NDArray[np.int64]) -> Array:
-        """The values of these ranks among all rows."""
-        prefix, rank = np.zeros(len(ranks), dtype=np.uint64), ranks.copy()
-        for shift, bits in DIGITS:
-            wanted, place = np.unique(prefix, return_inverse=True)
-            below = self.total(_digits, values, wanted, shift, bits).cumsum(1)
-            for each in range(len(ranks)):
-                counts = below[place[each]]
-                digit = int(np.searchsorted(counts, rank[each], side="right"))
-                rank[each] -= counts[digit - 1] if digit else 0
-                prefix[each] = (int(prefix[each]) << bits) | digit
-        return _from_keys(prefix)
+    def segment(self, part: Part) -> "ShardedRows":
+        """The rows of a segment."""
+        return self.viewed(_in_segment, part)
 
 
 @dataclass(frozen=True)
@@ -225,7 +210,10 @@ def _of_shard(
             rows = view(rows, *arguments)
         return rows
 
-    return statistic(rows_of(reference), *(rows_of(one) if isinstance(one, Reference) else one for one in given))
+    rows = rows_of(reference)
+    if not rows.n_rows:
+        return None  # nothing of a segment is in this shard
+    return statistic(rows, *(rows_of(one) if isinstance(one, Reference) else one for one in given))
 
 
 def kept_rows(shard: LoggedData, index: int, work: Path, policy: str) -> PolicyRows:
@@ -263,6 +251,8 @@ def _computed(shard: LoggedData, index: int, work: ShardWork, where: str) -> dic
                 # What policies share, and what goes by two names, is kept once.
                 own[name] = seen.setdefault(id(values), f"{policy}/{name}")
                 spilled(f"{where}/{own[name]}", values.numpy)
+    del rows, arrays, values
+    trim()
     return names
 
 
@@ -274,27 +264,9 @@ def _count(rows: PolicyRows) -> int:
     return rows.n_rows
 
 
-def _digits(
-    rows: PolicyRows, values: Statistic, wanted: npt.NDArray[np.uint64], shift: int, bits: int
-) -> npt.NDArray[np.int64]:
-    """Of the values that begin with each of these digits, how many have each digit next."""
-    keys = _keys(np.asarray(values(rows)))
-    counts = np.zeros((len(wanted), 1 << bits), dtype=np.int64)
-    for count, prefix in zip(counts, wanted, strict=True):
-        own = keys if shift == DIGITS[0][0] else keys[keys >> np.uint64(shift + bits) == prefix]
-        digit = (own >> np.uint64(shift)) & np.uint64((1 << bits) - 1)
-        count += np.bincount(digit.astype(np.int64), minlength=1 << bits)
-    return counts
+def _digits(rows: PolicyRows, values: Statistic, *given: Any) -> npt.NDArray[np.int64]:
+    return digits(values(rows), *given)
 
 
-_SIGN = np.uint64(1 << 63)
-
-
-def _keys(values: Array) -> npt.NDArray[np.uint64]:
-    """Whole numbers in the order of the values."""
-    bits = np.ascontiguousarray(values + 0.0).view(np.uint64)  # −0 becomes 0
-    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
-
-
-def _from_keys(keys: npt.NDArray[np.uint64]) -> Array:
-    return np.where(keys & _SIGN, keys & ~_SIGN, ~keys).view(np.float64)
+def _in_segment(rows: PolicyRows, part: Part) -> PolicyRows:
+    return rows.selected(part.mask(rows.log))

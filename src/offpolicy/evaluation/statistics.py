@@ -77,6 +77,10 @@ class RowStatistics(ABC):
     def design(self, categories: int) -> DesignMatrix:
         """The features of the contexts, with at most so many places for the values of a category."""
 
+    @abstractmethod
+    def segment(self, part: Any) -> "RowStatistics":
+        """The rows of a segment (`segments.Part`), as if the log held no others."""
+
     def total(self, statistic: Statistic, *arguments: Any) -> Any:
         """The sum of the statistic over the shards."""
         found = self.map(statistic, *arguments)

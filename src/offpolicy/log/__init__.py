@@ -1,6 +1,7 @@
 """The log: what was shown to whom and what came of it, checked once and then trusted."""
 
 from offpolicy.log.actions import ActionTable
+from offpolicy.log.batched import STREAMED, Files, free_memory, memory_needed
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.choice import Choice, Known, choose_context, leaks
@@ -43,7 +44,7 @@ from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
 from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
-from offpolicy.log.store import is_store, open_store
+from offpolicy.log.store import is_store, open_store, read_manifest
 from offpolicy.log.store_writer import write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
@@ -52,6 +53,7 @@ from offpolicy.log.treatment import EVERY, Missing
 __all__ = [
     "EVERY",
     "READ_ERRORS",
+    "STREAMED",
     "SUFFIXES",
     "ActionTable",
     "BagColumn",
@@ -62,6 +64,7 @@ __all__ = [
     "Column",
     "EmbeddingColumn",
     "FeatureTable",
+    "Files",
     "Format",
     "Id",
     "Kind",
@@ -93,6 +96,7 @@ __all__ = [
     "feature_table",
     "flags",
     "format_of",
+    "free_memory",
     "from_obp",
     "ids",
     "instant",
@@ -100,6 +104,7 @@ __all__ = [
     "is_store",
     "leaks",
     "listed",
+    "memory_needed",
     "nearest",
     "numbers",
     "open_store",
@@ -109,6 +114,7 @@ __all__ = [
     "prepare_rows",
     "range_of_rewards",
     "read_log",
+    "read_manifest",
     "read_rows",
     "read_table",
     "read_vowpal",

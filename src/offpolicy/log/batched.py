@@ -206,15 +206,11 @@ class Files:
                 series[name] = self.looks[name].settled(values, origin.is_text)
             yield with_sources(Table(series, origin), wanted)
 
-    def sample(self, rows: int) -> Table:
-        """The first rows of the first piece of the files, every column of them, as they are read in one go."""
+    def sample(self) -> Table:
+        """The first piece of the files, every column of it, as it is read in one go."""
         self.columns = list(self.names[0])
         frame, part = next(self._raw())
-        frame = frame.head(rows)
-        return Table(
-            {name: frame[name] for name in frame.columns},
-            Origin((Part(part.name, len(frame), part.path, part.separator),)),
-        )
+        return Table({name: frame[name] for name in frame.columns}, Origin((part,)))
 
     def _raw(self) -> Iterator[Piece]:
         found = False
@@ -312,3 +308,30 @@ def _bytes_of(path: Path) -> IO[Any]:
 
 
 _READERS = {"parquet": _parquet_pieces, "csv": _csv_pieces, "ndjson": _ndjson_pieces}
+
+
+def memory_needed(paths: Sequence[Path]) -> int:
+    """About how many bytes a log takes while it is read and used in memory."""
+    return sum(int(_WORKING * _uncompressed(path)) for path in paths)
+
+
+_WORKING, _SQUEEZED = 8, 5
+
+
+def _uncompressed(path: Path) -> int:
+    size = path.stat().st_size
+    if path.suffix == ".gz":
+        return _SQUEEZED * size
+    if format_of(path) != "parquet":
+        return size
+    metadata = pq.read_metadata(path)
+    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+
+
+def free_memory() -> int:
+    """Bytes that could be taken without swapping; a few gigabytes where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, ValueError, StopIteration):
+        return 4 * 2**30

@@ -127,6 +127,15 @@ def read_manifest(store: str | Path) -> dict[str, Any]:
     return manifest_of(text, path)
 
 
+def store_columns(store: str | Path) -> list[str]:
+    """The columns that a store was made of, as far as it says, and those it keeps beside the rows."""
+    manifest = read_manifest(store)
+    schema = manifest.get("schema") or {}
+    single = ("action", "reward", "propensity", "cluster", "timestamp", "candidates", "request", "position")
+    roles = [schema[name] for name in single if schema.get(name)]
+    return list(dict.fromkeys([*schema.get("context", ()), *roles, *manifest.get("keep", ())]))
+
+
 @dataclass(frozen=True)
 class StoreShard:
     """Where a log, or a shard of one, comes from; `number` is None for the whole."""

@@ -14,6 +14,7 @@ from offpolicy.log.formats.vowpal import VowpalFormat, vowpal_log
 from offpolicy.log.frames import frame_columns, frame_names, wrapped
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.schema import listed, nearest
+from offpolicy.log.store import is_store, store_columns
 
 TEXT = (pl.String, pl.Categorical, pl.Enum)
 
@@ -37,6 +38,8 @@ def source_names(source: Any) -> list[str]:
     """The names of a source's columns; of several files, the first one's."""
     if isinstance(source, Table):
         return list(source.series)
+    if is_store(source):
+        return store_columns(source)
     if not is_path(source):
         return frame_names(wrapped(source, "source"))
     path = expanded(source)[0]

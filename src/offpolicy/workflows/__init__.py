@@ -6,6 +6,7 @@ from offpolicy.workflows.doctor import run_doctor
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
+from offpolicy.workflows.prepare import run_prepare
 from offpolicy.workflows.roles import LogSpec
 from offpolicy.workflows.run import Finished, RunOptions, check_output_file
 from offpolicy.workflows.ship import run_export, run_recommend
@@ -26,6 +27,7 @@ __all__ = [
     "run_export",
     "run_inspect",
     "run_learn",
+    "run_prepare",
     "run_recommend",
     "run_tune",
 ]

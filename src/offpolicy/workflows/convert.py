@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.checks import check_choice
-from offpolicy.log import expanded, to_cb_adf, to_dsjson
-from offpolicy.workflows.roles import LogSpec, kind_notes, resolve, without_duplicates
+from offpolicy.log import expanded, is_store, to_cb_adf, to_dsjson
+from offpolicy.workflows.prepare import resolve
+from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
 from offpolicy.workflows.run import check_output_file
 
 WRITERS = {"dsjson": to_dsjson, "cb_adf": to_cb_adf}
@@ -14,7 +15,7 @@ WRITERS = {"dsjson": to_dsjson, "cb_adf": to_cb_adf}
 def run_convert(spec: LogSpec, out: str | Path, form: str, *, force: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Write the log; facts about it, and what was inferred."""
     check_choice("to", form, WRITERS)
-    check_output_file(out, force, expanded(spec.source))
+    check_output_file(out, force, [] if is_store(spec.source) else expanded(spec.source))
     spec = resolve(spec)
     log, _, dropped = without_duplicates(spec, spec.read())
     WRITERS[form](log, out)

@@ -23,7 +23,7 @@ import torch
 
 from offpolicy.artifacts import library_versions
 from offpolicy.errors import LogError
-from offpolicy.log import CategoricalColumn, EmbeddingColumn, LoggedData, expanded, format_of
+from offpolicy.log import CategoricalColumn, EmbeddingColumn, LoggedData, expanded, format_of, is_store
 from offpolicy.workflows.inspect import advice_before_fitting, facts_of, read_with_fixes
 from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, without_duplicates
 
@@ -118,6 +118,8 @@ class Sample:
 
 def _sample(source: str, folder: Path) -> Sample:
     """The log itself where it is small, else its first rows in a folder of their own."""
+    if is_store(source):
+        return Sample(source, None, "store", 1)
     paths = expanded(source)
     forms = [format_of(path) for path in paths]
     if "cb" in forms:

@@ -17,7 +17,8 @@ from offpolicy.policy_files import policy_folder
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout, later_rows, unseen_part
-from offpolicy.workflows.roles import LogSpec, kind_notes, resolve, without_duplicates
+from offpolicy.workflows.prepare import resolve
+from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
 from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
 
 NO_KEYS = ("row", "rank", "action", "actions", "probability", "prob", "propensity", "pi", "p", "note", "unknown")

@@ -24,7 +24,8 @@ from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.evaluate import own_notes, unused_propensities
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout
-from offpolicy.workflows.roles import LogSpec, kind_notes, resolve, without_duplicates
+from offpolicy.workflows.prepare import resolve
+from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
 from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
 
 

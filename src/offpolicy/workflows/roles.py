@@ -30,7 +30,9 @@ from offpolicy.log import (
     leaks,
     listed,
     nearest,
+    open_store,
     range_of_rewards,
+    read_manifest,
     read_rows,
     read_table,
     vowpal_log,
@@ -65,7 +67,7 @@ REQUEST_ROLES = ("candidates", "candidate_features", "request", "shown", "positi
 class LogSpec:
     """A log file and the roles of its columns; None and () where they are to be inferred."""
 
-    source: str
+    source: Any
     context: tuple[str, ...] = ()
     action: str | None = None
     reward: str | None = None
@@ -100,6 +102,10 @@ class LogSpec:
     """The columns by which files of policies are joined; () for what both have."""
     notes: tuple[str, ...] = ()
     """What was inferred, in words."""
+    memory: int | None = None
+    """Bytes that the log may take; None for half of what is free."""
+    store: str | None = None
+    """The prepared folder that holds the log."""
     table: Table | None = field(default=None, repr=False, compare=False)
     """The columns, where they were read to infer roles from them; used up by `read`."""
 
@@ -154,8 +160,8 @@ class LogSpec:
         names = tuple(one.partition("=")[0].strip() for one in self.rewards)
         return replace(options, rewards=names, guardrails=self.guardrails, winsorise=self.winsorise)
 
-    def read(self) -> Reading:
-        """The log, every role being known."""
+    def schema(self) -> LogSchema:
+        """The columns by role, every role being known."""
         if self.action is None or self.reward is None:
             raise ParameterError("The roles of a log's columns must be resolved before it is read.")
         for name, kind in self.kinds.items():
@@ -164,13 +170,19 @@ class LogSpec:
         for name, how in self.missing.items():
             if how not in TREATMENTS:
                 raise ParameterError(f"--missing {name} must be one of {', '.join(TREATMENTS)}, not {how!r}.")
-        schema = LogSchema(
+        return LogSchema(
             context=self.context,
             kinds=dict(self.kinds),
             missing=dict(self.missing),
             reward_range=(0.0, 1.0) if self.reward_range is None else self.reward_range,
             **{role: getattr(self, role) for role in (*ROLES, *REQUEST_ROLES)},
         )
+
+    def read(self) -> Reading:
+        """The log, every role being known."""
+        if self.store is not None:
+            return self._opened(self.store)
+        schema = self.schema()
         with progress("reading the log", None):
             if self.table is None or not self.table.series:
                 return read_rows(self.source, schema, self.actions, self.beside, self.winsorise)
@@ -178,11 +190,25 @@ class LogSpec:
             self.table.series.clear()
             return read_rows(columns, schema, self.actions, self.beside, self.winsorise)
 
+    def _opened(self, store: str) -> Reading:
+        """The log of a store, which must keep what the command needs beside the rows."""
+        with progress("opening the store", None):
+            log = open_store(store)
+        kept = [] if log.kept is None else log.kept.columns
+        for one in self.beside:
+            name = expression(one, kept).name
+            if name not in kept:
+                raise LogError(
+                    f"{store} does not keep the column {name!r}.{nearest(name, kept)} Prepare the log with "
+                    f"keep=[{name!r}] (--keep {name}); it keeps {listed(kept) or 'none'}."
+                )
+        return Reading(log, None, tuple(read_manifest(store)["notes"]))
+
 
 def without_duplicates(spec: LogSpec, read: Reading) -> tuple[LoggedData, Rows | None, tuple[str, ...]]:
     """The log without repeated rows if that was asked for, the positions of its rows (None: all), and notes."""
     log, rows, notes = read.log, read.rows, read.notes
-    if not spec.drop_duplicates:
+    if not spec.drop_duplicates or spec.store is not None:
         return log, rows, notes
     own = np.flatnonzero(~log.duplicates)
     dropped = log.n_rows - len(own)
@@ -192,8 +218,11 @@ def without_duplicates(spec: LogSpec, read: Reading) -> tuple[LoggedData, Rows |
     return log.take(own), own if rows is None else rows[own], (*notes, said)
 
 
-def resolve(spec: LogSpec) -> LogSpec:
-    """The same log with every role filled in; `notes` say which were inferred, and how costs became rewards."""
+def infer(spec: LogSpec) -> LogSpec:
+    """The same log with every role filled in; `notes` say which were inferred, and how costs became rewards.
+
+    Where the log's first rows were read before, its roles are inferred from them.
+    """
     path = expanded(spec.source)[0]
     form = format_of(path)
     names = column_names(path, form)
@@ -244,7 +273,10 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
         single["reward"] = reward.name
     context = tuple(name for name in spec.context if name not in spec.exclude)
     needed = dict.fromkeys([*single.values(), *followed, *beside, *spec.requests, *context])
-    table = read_table(spec.source, tuple(needed), everything=not spec.context)
+    if spec.table is None:
+        table = read_table(spec.source, tuple(needed), everything=not spec.context)
+    else:
+        table = read_table(spec.table, tuple(needed if spec.context else dict.fromkeys([*needed, *names])))
     columns = _of_requests(table, spec)
     known = Known(*(columns.get(single.get(role, "")) for role in ("action", "reward", "timestamp")))
     if context:

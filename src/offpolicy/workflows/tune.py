@@ -6,7 +6,8 @@ from typing import Any
 
 from offpolicy.learning import LearnerConfig
 from offpolicy.tuning import tune
-from offpolicy.workflows.roles import LogSpec, resolve, without_duplicates
+from offpolicy.workflows.prepare import resolve
+from offpolicy.workflows.roles import LogSpec, without_duplicates
 from offpolicy.workflows.run import RunOptions, nuisances_of
 
 

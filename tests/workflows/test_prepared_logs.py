@@ -1,0 +1,83 @@
+"""Commands over a prepared log: the same answer, to the last bit, as over the log in memory in as many shards."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy import open_store, read_log
+from offpolicy.workflows import LogSpec
+from offpolicy.workflows.prepare import CACHE, resolve
+from small_log import a_frame, refused, run
+
+COLUMNS = ("--context", "segment", "--context", "age", "--action", "item", "--reward", "click", "--cluster", "user")
+NAMED: dict[str, Any] = {"context": ["segment", "age"], "action": "item", "reward": "click", "cluster": "user"}
+NAMED["propensity"] = "pscore"
+QUICK = ("--no-propensity-models",)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """The log in two files."""
+    rows = a_frame(1_200)
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    rows[:700].write_parquet(paths[0])
+    rows[700:].write_parquet(paths[1])
+    return paths
+
+
+def test_a_store_in_the_place_of_a_log(files: list[Path], tmp_path: Path) -> None:
+    """Prepared by the command, then inspected, evaluated and learned from by its name alone."""
+    store = tmp_path / "store"
+    made = run("prepare", *files, "--out", store, "--shards", "4", "--keep", "better", *COLUMNS, "--json")
+    assert made.code == 0, made.err
+    assert (made.json["rows"], made.json["shards"], made.json["clusters"]) == (1_200, 4, 600)
+    assert open_store(store) == read_log(files, keep=["better"], **NAMED).sharded(4)
+    looked = run("inspect", store, "--json").json
+    assert looked["log"]["columns"] == {
+        "segment": "categorical",
+        "age": "numeric",
+        "item": "action",
+        "click": "reward",
+        "user": "cluster",
+        "pscore": "propensity",
+    }
+    found = run("evaluate", store, "--policy", "better", *QUICK, "--json")
+    assert found.code == 0, found.err
+    learned = run("learn", store, "--method", "uips", "--epochs", "2", "--out", tmp_path / "run", *QUICK, "--json")
+    assert learned.code == 0, learned.err
+    assert run("evaluate", store, "--policy", tmp_path / "run", *QUICK).code == 0
+    assert run("doctor", store).code == 0
+    assert run("convert", store, "--out", tmp_path / "log.dsjson").code == 0
+    said = refused("evaluate", store, "--policy", "better", "--action", "segment")
+    assert "was prepared with item as its action, not with segment" in said
+    assert "is no column" in refused("evaluate", store, "--policy", "worse")
+    assert "Prepare the log with keep" in refused(
+        "evaluate", store, "--policy", "better", "--reward", "click", "--reward", "far"
+    )
+
+
+def test_roles_are_inferred_from_the_first_rows(files: list[Path], tmp_path: Path) -> None:
+    """What `prepare` infers is what the other commands infer of the whole files."""
+    run("prepare", *files, "--out", tmp_path / "store", "--exclude", "better", "--exclude", "far")
+    log = open_store(tmp_path / "store")
+    spec = resolve(LogSpec(f"{tmp_path}/*.parquet", exclude=("better", "far")))
+    assert tuple(log.contexts) == spec.context
+    assert log == spec.read().log.sharded(64)
+
+
+def test_a_log_above_its_memory_is_prepared_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said, with the path; the next command finds it; the answer is that of the log in as many shards."""
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    a_frame(3_000).write_csv(tmp_path / "log.csv")
+    monkeypatch.setattr("offpolicy.workflows.prepare.memory_needed", lambda paths: 10**12)
+    words = ("convert", tmp_path / "log.csv", *COLUMNS, "--memory", "64MB", "--out")
+    first = run(*words, tmp_path / "first.dsjson")
+    assert first.code == 0, first.err
+    [store] = (tmp_path / "cache").iterdir()
+    assert "prepared as" in " ".join(first.out.split())
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    assert run(*words, tmp_path / "second.dsjson").code == 0
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert (tmp_path / "first.dsjson").read_bytes() == (tmp_path / "second.dsjson").read_bytes()
+    assert open_store(store) == read_log(tmp_path / "log.csv", **NAMED).sharded()
