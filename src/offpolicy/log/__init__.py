@@ -45,7 +45,7 @@ from offpolicy.log.schema import LogSchema, listed, nearest
 from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
 from offpolicy.log.store import is_store, open_store, read_manifest
-from offpolicy.log.store_writer import write_store
+from offpolicy.log.store_writer import StoreWriter, write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
@@ -82,6 +82,7 @@ __all__ = [
     "Preparing",
     "RawColumns",
     "Reading",
+    "StoreWriter",
     "Table",
     "Vocabulary",
     "VowpalLog",
