@@ -63,12 +63,12 @@ def run_learn(
     check_rewards(train)
     model = options.model(spec, named)
     known, taken = nuisances_of(train, model, options.seed, [folder], folder)
-    learned = _learned(known, members, folder, options.seed)
+    learned = _learned(known, members, folder, options)
     held_out_nuisances, held_out_notes = nuisances_of(held, model, options.seed, [folder], folder)
     targets = {name: one.policy for name, one in learned.items()}
     prefer = PORTFOLIO[0] if is_auto else None
     judging = Options(level=options.level, seed=options.seed, best_by="value", prefer=prefer)
-    evaluator = Evaluator(held_out_nuisances, targets, options=spec.asked(judging))
+    evaluator = Evaluator(held_out_nuisances, targets, options=spec.asked(judging), engine=options.engine)
     choice = choice_of(evaluator, {name: one.seconds for name, one in learned.items()})
     best = choice.method
     held_out_nuisances.save(folder)
@@ -89,6 +89,7 @@ def run_learn(
             *held_out_notes,
         ),
         *(_divided(rule, log, train, held), *own_notes(evaluator)),
+        *dict.fromkeys(one.note for one in learned.values() if one.note),
     )
     history = {name: one.history for name, one in learned.items()}
     run = clock.facts(options, said)
@@ -118,17 +119,16 @@ def _members(methods: Sequence[str], settings: Mapping[str, Any]) -> dict[str, d
 
 
 def _learned(
-    known: Nuisances, members: Mapping[str, Mapping[str, Any]], folder: Path, seed: int
+    known: Nuisances, members: Mapping[str, Mapping[str, Any]], folder: Path, options: RunOptions
 ) -> dict[str, LearnedPolicy]:
     """One policy per method; β̂ is fitted once for all of them, on the rows they learn from, and saved."""
     pretrained = (name for name, own in members.items() if own.get("schedule") != "alternate")
     if any(find_method(name).needs_logging_policy for name in pretrained):
         _ = known.logging_policy  # saved before the first epoch, so that a killed run does not fit it again
         known.save(folder)
+    given: dict[str, Any] = {"nuisances": known, "engine": options.engine, "seed": options.seed}
     return {
-        name: learn_policy(
-            known.log, name, nuisances=known, directory=folder / "training" / name, **{"seed": seed, **own}
-        )
+        name: learn_policy(known.log, name, directory=folder / "training" / name, **{**given, **own})
         for name, own in members.items()
     }
 
