@@ -136,9 +136,15 @@ def evaluate(
             reward_model=reward_model,
             seed=seed,
             sample_rows=sample_rows,
+            engine=engine,
         )
     with Evaluator(nuisances, named_policies(policies), references or {}, options, engine) as evaluator:
         return evaluator.evaluation
+
+
+def scratch() -> TemporaryDirectory[str]:
+    """A folder that is removed in the end."""
+    return TemporaryDirectory(prefix="offpolicy-")
 
 
 def named_policies(policies: Any) -> Mapping[str, Any]:
@@ -318,7 +324,7 @@ class Evaluator:
             max(UNITS // log.n_shards, 1),
             self._groups(rewards),
         )
-        folder = Path(self._shards.enter_context(TemporaryDirectory(prefix="offpolicy-")))
+        folder = Path(self._shards.enter_context(scratch()))
         engine = self._shards.enter_context(engine_of(self.engine))
         crew = self._shards.enter_context(engine.over(log))
         return sharded_rows(log, crew, work, folder, self.nuisances.fitted_log)
@@ -379,7 +385,10 @@ class Evaluator:
     @cached_property
     def repeats(self) -> Repeats | None:
         """Whether the logger knew more about users than the columns hold, tested once, on the log of β̂."""
-        return repeat_test(self.beta, seed=self.options.seed) if isinstance(self.beta, LoggingPolicy) else None
+        if not isinstance(self.beta, LoggingPolicy):
+            return None
+        rows = None if self.log.n_shards == 1 else self.nuisances.fitted_log
+        return repeat_test(self.beta, rows, seed=self.options.seed)
 
     @property
     def scale(self) -> Scale:
@@ -566,14 +575,21 @@ class Evaluator:
         """The best candidate's value under other models of β̂: those that `auto` chose among, and uniform."""
         if not isinstance(self.beta, LoggingPolicy):
             return []
-        name = self.evaluation.best
+        name, level, seed = self.evaluation.best, self.options.level, self.options.seed
+        if self.log.n_shards > 1:
+            folder, sharded = Path(self._shards.enter_context(scratch())), self._sharded_rows[name]
+
+            def in_shards(other: Policy) -> RowStatistics:
+                return sharded.under_model(None if other is self.beta else other, folder)
+
+            return under_other_models(self.nuisances.fitted_log, self.beta, in_shards, self.scale, level, seed)
         rows, target = self._single_rows[name], self.targets[name]
 
         def rows_under(other: Policy) -> PolicyRows:
             changed = under_model(rows, other)
             return with_user_model(with_slates(changed, target, other), self.user_model) if self.user_model else changed
 
-        return under_other_models(self.log, self.beta, rows_under, self.scale, self.options.level, self.options.seed)
+        return under_other_models(self.log, self.beta, rows_under, self.scale, level, seed)
 
 
 def _sensitivity(rows: RowStatistics, value: float, logging_value: float) -> Sensitivity:

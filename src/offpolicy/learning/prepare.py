@@ -156,7 +156,7 @@ def _checked(nuisances: Nuisances, log: LoggedData, given: tuple[object, ...]) -
     return nuisances
 
 
-def _form(config: LearnerConfig) -> dict[str, Any]:
+def form_of(config: LearnerConfig) -> dict[str, Any]:
     """Which U is computed."""
     options: dict[str, Any] = {"normalisation": "official" if config.unit_gradients else "raw"}
     return options if config.uncertainty_form is None else options | {"form": config.uncertainty_form}
@@ -169,7 +169,7 @@ def _objective(
     log, alternates = known.log, config.schedule == "alternate"
     if alternates and "log_target_top" in spec.inputs:
         raise ParameterError(f"{spec.name!r} chooses actions by β̂ once, before learning. Use schedule='pretrained'.")
-    u = known.uncertainty(**_form(config)) if spec.needs_uncertainty and not alternates else None
+    u = known.uncertainty(**form_of(config)) if spec.needs_uncertainty and not alternates else None
     rows = row_inputs(spec, config, log, dtype, logging=None if alternates else logging, uncertainty=u)
     if not spec.uses_reward_model:
         return Objective(spec, rows, count=row_count(log, dtype))
@@ -213,7 +213,7 @@ def _validation_objective(
             "With schedule='alternate' a validation log has no β̂ of its own. Set metric='value' instead, which holds "
             "out a share of the log."
         )
-    u = known.uncertainty_of(log, **_form(config)) if spec.needs_uncertainty else None
+    u = known.uncertainty_of(log, **form_of(config)) if spec.needs_uncertainty else None
     if (spec.weight is None and logging is not None) or (spec.needs_uncertainty and u is None):
         spec = METHODS["snips"]
     if spec.by_group:

@@ -66,6 +66,7 @@ def run_evaluate(
         {name: targets[name] for name in policies},
         {name: targets[name] for name in references},
         spec.asked(replace(asked_for, level=options.level, seed=options.seed)),
+        options.engine,
     )
     models = evaluator.propensity_models() if options.propensity_models else []
     said = (

@@ -10,6 +10,7 @@ from typing import Any
 
 from offpolicy.artifacts import library_versions
 from offpolicy.checks import check_choice, check_number
+from offpolicy.engine import Engine
 from offpolicy.errors import OffPolicyError
 from offpolicy.evaluation import LEVEL
 from offpolicy.json_writer import write_json
@@ -40,6 +41,8 @@ class RunOptions:
     """All options by name, for the record."""
     force: bool = False
     """Whether files that this command did not write may be replaced."""
+    engine: Engine | None = None
+    """Who works on the shards of logs; None: this process."""
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""
