@@ -9,6 +9,7 @@ import typer
 from offpolicy.cli.options import (
     ActionColumn,
     Actions,
+    Address,
     AsJson,
     CandidateColumn,
     CandidateFeatures,
@@ -16,6 +17,7 @@ from offpolicy.cli.options import (
     Config,
     ContextColumns,
     DropDuplicates,
+    EngineName,
     Excluded,
     Force,
     Format,
@@ -42,6 +44,7 @@ from offpolicy.cli.options import (
     Strict,
     TimestampColumn,
     Winsorise,
+    Workers,
     log_spec,
 )
 from offpolicy.errors import ParameterError
@@ -97,6 +100,9 @@ def evaluate(
     row_weight: RowWeightColumn = None,
     drop_duplicates: DropDuplicates = False,
     memory: Memory = None,
+    engine: EngineName = None,
+    workers: Workers = None,
+    address: Address = None,
     logging_model: LoggingModel = None,
     level: Level = 0.95,
     propensity_models: PropensityModels = True,
@@ -167,6 +173,7 @@ def evaluate(
     also in a later version of its log. A policy given with --compare is a reference and never recommended.
     """
     from offpolicy.cli.printing import show_run
+    from offpolicy.engine import engine_of
     from offpolicy.evaluation import Options
     from offpolicy.workflows import run_evaluate
 
@@ -197,7 +204,8 @@ def evaluate(
         "held_out_after": held_out_after,
         "out": out,
     }
-    run = run_evaluate(log_spec(ctx), named, options, **more)
+    with engine_of(engine, workers, address) as crew:
+        run = run_evaluate(log_spec(ctx), named, options, engine=crew, **more)
     show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)

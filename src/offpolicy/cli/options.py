@@ -142,6 +142,18 @@ KeepProbColumn = Annotated[
 RowWeightColumn = Annotated[
     str | None, typer.Option("--row-weight", help="The column with the number of events that a row stands for.")
 ]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        autocompletion=lambda: ["local", "ray"],
+        help="Who works on the shards of a prepared log: local processes, or ray, a cluster. The answer is the same.",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="How many work at once; as many as there are cores.")
+]
+Address = Annotated[str | None, typer.Option("--address", help="The address of a Ray cluster.")]
 Memory = Annotated[
     str | None,
     typer.Option(
