@@ -39,6 +39,7 @@ def long_log(rows: int) -> tuple[LoggedData, np.ndarray[tuple[int], np.dtype[np.
     contexts = rows // ROWS_PER_CONTEXT
     x = random.standard_normal(contexts)
     action = random.integers(0, FEW, rows, dtype=np.int32)
+    features = random.standard_normal((rows // ROWS_PER_CONTEXT, 8)).astype(np.float32)
     log = LoggedData(
         contexts=FeatureTable({"x": NumericColumn(x)}),
         context_index=np.repeat(np.arange(contexts, dtype=np.int32), ROWS_PER_CONTEXT),
@@ -66,8 +67,9 @@ def three_policies_run(rows: int) -> None:
     set_threads(1)
     random = np.random.default_rng(0)
     action = random.integers(0, FEW, rows, dtype=np.int32)
+    features = random.standard_normal((rows // ROWS_PER_CONTEXT, 8)).astype(np.float32)
     log = LoggedData.from_arrays(
-        contexts=FeatureTable({"x": EmbeddingColumn(random.standard_normal((rows // ROWS_PER_CONTEXT, 8)))}),
+        contexts=FeatureTable({"x": EmbeddingColumn(features)}),
         context_index=np.repeat(np.arange(rows // ROWS_PER_CONTEXT, dtype=np.int32), ROWS_PER_CONTEXT),
         action=action,
         reward=(random.random(rows) < 0.1 + 0.2 * (action % 3 == 0)).astype(np.float64),

@@ -217,6 +217,8 @@ class Nuisances:
         """Save what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
         if not isinstance(self._logging, LoggingPolicy) or not isinstance(self.model, str):
             return None
+        if self._logging.log.n_shards > 1:  # nothing of its rows was kept
+            return None
         saved = packed(self._logging)
         if saved is None:
             return None
@@ -236,9 +238,11 @@ class Nuisances:
         return path
 
     @classmethod
-    def load(cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0) -> "Nuisances | None":
+    def load(
+        cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0, sample_rows: int = SAMPLE_ROWS
+    ) -> "Nuisances | None":
         """What was saved in a run's folder for this log, model and seed; None where nothing usable is."""
-        nuisances = cls(log, model=model, seed=seed)
+        nuisances = cls(log, model=model, seed=seed, sample_rows=sample_rows)
         path = _path(folder, nuisances.fitted_log, model, seed)
         if not path.is_file():
             return None

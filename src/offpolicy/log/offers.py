@@ -205,7 +205,7 @@ def known_by_request(table: Table, request: str) -> Table:
             f"{table.origin.name}: request {shown(named)} has more than one row, so it shows more than one action. "
             "Name the column with the place of each (position), or drop a row."
         )
-    part = RequestPart(table.origin.name, len(ids), None, _mark(table.origin), ids.to_list())
+    part = RequestPart(table.origin.name, len(ids), None, _mark(table.origin), requests=ids.to_list())
     return Table(table.series, Origin((part,)))
 
 
