@@ -39,7 +39,6 @@ def long_log(rows: int) -> tuple[LoggedData, np.ndarray[tuple[int], np.dtype[np.
     contexts = rows // ROWS_PER_CONTEXT
     x = random.standard_normal(contexts)
     action = random.integers(0, FEW, rows, dtype=np.int32)
-    features = random.standard_normal((rows // ROWS_PER_CONTEXT, 8)).astype(np.float32)
     log = LoggedData(
         contexts=FeatureTable({"x": NumericColumn(x)}),
         context_index=np.repeat(np.arange(contexts, dtype=np.int32), ROWS_PER_CONTEXT),
