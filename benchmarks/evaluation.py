@@ -65,11 +65,11 @@ def three_policies_run(rows: int) -> None:
     """Print extra memory of the default estimators on three softmax policies over a log without propensities."""
     set_threads(1)
     random = np.random.default_rng(0)
+    x = random.standard_normal((rows // ROWS_PER_CONTEXT, 8)).astype(np.float32)
     action = random.integers(0, FEW, rows, dtype=np.int32)
-    features = random.standard_normal((rows // ROWS_PER_CONTEXT, 8)).astype(np.float32)
     log = LoggedData.from_arrays(
-        contexts=FeatureTable({"x": EmbeddingColumn(features)}),
-        context_index=np.repeat(np.arange(rows // ROWS_PER_CONTEXT, dtype=np.int32), ROWS_PER_CONTEXT),
+        contexts=FeatureTable({"x": EmbeddingColumn(x)}),
+        context_index=np.repeat(np.arange(len(x), dtype=np.int32), ROWS_PER_CONTEXT),
         action=action,
         reward=(random.random(rows) < 0.1 + 0.2 * (action % 3 == 0)).astype(np.float64),
         actions=FEW,

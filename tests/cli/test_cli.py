@@ -54,7 +54,7 @@ def test_demo_goes_from_a_file_to_a_report_and_shows_the_truth(tmp_path: Path) -
     from offpolicy.estimators import ESTIMATORS
 
     done = subprocess.run(
-        [COMMAND, "--quiet", "demo", "--contexts", "500", "--actions", "10", "--all"],
+        [COMMAND, "--quiet", "demo", "--n-contexts", "500", "--n-actions", "10", "--all"],
         check=True,
         capture_output=True,
         text=True,

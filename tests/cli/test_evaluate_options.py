@@ -164,6 +164,12 @@ def test_what_is_asked_for_is_printed(folder: Path) -> None:
     assert "dr (better): it needs a reward model" in listed
 
 
+@pytest.mark.parametrize("gamma", ["nan", "inf", "-1"])
+def test_gamma_is_a_number_that_counts(folder: Path, gamma: str) -> None:
+    words = ("evaluate", folder / "log.parquet", *ROLES, "--reward", "click", *FAST, "--policy", "better")
+    assert "gamma must" in refused(*words, f"--gamma={gamma}")
+
+
 def test_a_function_that_fails_is_named(folder: Path) -> None:
     message = refused("evaluate", folder / "log.parquet", *ROLES, "--reward", "click", *FAST, "--policy", "json:loads")
     assert "The policy function failed with TypeError: the JSON object must be str" in message

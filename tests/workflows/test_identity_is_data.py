@@ -224,7 +224,7 @@ def test_nothing_that_a_command_did_not_write_is_replaced(learned: Path, tmp_pat
 
 def test_the_demo_replaces_its_own_files_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "impressions.parquet").write_text("mine")
-    assert "was not written by this command" in refused("demo", "--contexts", "100", "--out", tmp_path)
+    assert "was not written by this command" in refused("demo", "--n-contexts", "100", "--out", tmp_path)
     assert (tmp_path / "impressions.parquet").read_text() == "mine"
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def demo(
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the world and of the log.")] = 0,
-    contexts: Annotated[int, typer.Option(min=100, help="Contexts to draw.")] = 5_000,
-    actions: Annotated[int, typer.Option(min=2, max=1000, help="Actions to choose among.")] = 50,
+    n_contexts: Annotated[int, typer.Option(min=100, help="Contexts to draw.")] = 5_000,
+    n_actions: Annotated[int, typer.Option(min=2, max=1000, help="Actions to choose among.")] = 50,
     out: Annotated[str, typer.Option(help="Folder for the log, the policies and the report.")] = "offpolicy-demo",
     all_: Annotated[bool, typer.Option("--all", help="Show every estimator, not the ten that matter.")] = False,
     config: Config = None,
@@ -25,7 +25,7 @@ def demo(
     from offpolicy.report import write_report
     from offpolicy.workflows import run_demo
 
-    result = run_demo(out, seed, contexts, actions)
+    result = run_demo(out, seed, n_contexts, n_actions)
     page = write_report(result.evaluated, result.evaluated / "report.html")
     _show(result, all_)
     printing.facts("The report, to open in a browser", {"report": str(page)})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from offpolicy.checks import check_choice, check_number
+from offpolicy.checks import Range, check_choice, check_number
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.guardrails import Guardrail
@@ -14,6 +14,7 @@ from offpolicy.evaluation.slates import RATIO_OF
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "uips", "snuips", "dm", "dr", "sndr", "uips_dr")
 
+GAMMAS = Range(0.0, float("inf"), include_high=False)
 GROUPED = ("mips", "offcem")
 """Estimators that weigh groups of actions."""
 
@@ -49,6 +50,8 @@ class Options:
         check_number("level", self.level, LEVEL)
         if isinstance(self.gamma, str):
             check_choice("gamma", self.gamma, ("calibrated",))
+        else:
+            check_number("gamma", self.gamma, GAMMAS)
         check_choice("best_by", self.best_by, ("lower_bound", "value"))
         check_choice("interval", self.interval, ("auto", "guaranteed"))
         check_choice("user_model", self.user_model, ("auto", *RATIO_OF))
