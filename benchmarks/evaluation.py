@@ -6,6 +6,8 @@ The long log has 10 rows a context, recorded propensities and a target given as 
 estimators with clustered intervals, verdict, comparison and sensitivity are all part of `evaluate`. Memory is the peak
 of a fresh process above its level with the log and the column in it. The wide log has one row a context and a softmax
 target over 10,000 actions, so that DR needs every action of every context; its memory is all the process ever held.
+`gb_per_million_of_3m_rows` is the memory of the default estimators on three softmax policies, β̂ and q̂ estimated on
+the way: the peak above the level with the log in memory.
 `--quick` takes a tenth of the rows of the long log.
 """
 
@@ -28,6 +30,7 @@ ROWS, QUICK_ROWS, ROWS_PER_CONTEXT, FEW = 10_000_000, 1_000_000, 10, 50
 WIDE_ROWS, WIDE_ACTIONS, D = 20_000, 10_000, 10
 ESTIMATORS = ("ips", "snips", "clipped", "shrinkage", "sn_shrinkage", "uips", "snuips", "uips_tight")
 LIMIT_GB = 1.0
+PER_MILLION_ROWS, PER_MILLION_LIMIT = (1_000_000, 3_000_000), 0.22
 
 
 def long_log(rows: int) -> tuple[LoggedData, np.ndarray[tuple[int], np.dtype[np.float64]]]:
@@ -56,6 +59,25 @@ def long_run(rows: int) -> None:
         lambda: evaluate(log, {"target": column}, "recorded", estimators=ESTIMATORS, intervals=("normal",))
     )
     print(extra, time.perf_counter() - start)
+
+
+def three_policies_run(rows: int) -> None:
+    """Print extra memory of the default estimators on three softmax policies over a log without propensities."""
+    set_threads(1)
+    random = np.random.default_rng(0)
+    action = random.integers(0, FEW, rows, dtype=np.int32)
+    features = random.standard_normal((rows // ROWS_PER_CONTEXT, 8)).astype(np.float32)
+    log = LoggedData.from_arrays(
+        contexts=FeatureTable({"x": EmbeddingColumn(features)}),
+        context_index=np.repeat(np.arange(rows // ROWS_PER_CONTEXT, dtype=np.int32), ROWS_PER_CONTEXT),
+        action=action,
+        reward=(random.random(rows) < 0.1 + 0.2 * (action % 3 == 0)).astype(np.float64),
+        actions=FEW,
+    )
+    bias = torch.zeros(FEW, dtype=torch.float64)
+    weights = [torch.from_numpy(random.standard_normal((FEW, 8)) * 0.3) for _ in range(3)]
+    policies = {f"policy {i}": LinearSoftmaxPolicy("x", one, bias) for i, one in enumerate(weights)}
+    print(figures.extra_peak_bytes(lambda: evaluate(log, policies)))
 
 
 def wide_run() -> None:
@@ -109,11 +131,17 @@ def passes() -> float:
 def main() -> None:
     parser = figures.arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} rows instead of {ROWS:,}")
-    parser.add_argument("--child", choices=("long", "wide"), help="measure in this process; used by the benchmark")
+    parser.add_argument(
+        "--child", choices=("long", "wide", "three"), help="measure in this process; used by the benchmark"
+    )
+    parser.add_argument("--rows", type=int, default=PER_MILLION_ROWS[-1], help="rows of the child `three`")
     options = parser.parse_args()
     rows = QUICK_ROWS if options.quick else ROWS
     if options.child == "long":
         long_run(rows)
+        return
+    if options.child == "three":
+        three_policies_run(options.rows)
         return
     if options.child == "wide":
         wide_run()
@@ -125,6 +153,12 @@ def main() -> None:
     shape = f"{rows:,} rows, {len(ESTIMATORS)} estimators"
     figures.Figure("evaluation.rows_per_second", rows / seconds, facts=facts, note=shape, digits=0).show(options.json)
     figures.Figure("evaluation.extra_memory_gb", extra / 1e9, LIMIT_GB, facts=facts, note=shape).show(options.json)
+    for many in PER_MILLION_ROWS[: 1 if options.quick else None]:
+        used = float(figures.output_of_child("--child", "three", "--rows", str(many))) / many * 1e6 / 1e9
+        limit = PER_MILLION_LIMIT if many == PER_MILLION_ROWS[-1] else None
+        facts, shape = {"rows": many, "policies": 3}, f"{many:,} rows, three policies, the default estimators"
+        name = f"evaluation.gb_per_million_of_{many // 1_000_000}m_rows"
+        figures.Figure(name, used, limit, facts=facts, note=shape).show(options.json)
     figures.Figure("evaluation.policy_passes", passes(), 1.0, note="all actions, one evaluate").show(options.json)
     wide = float(figures.output_of_child("--child", "wide"))
     facts = {"rows": WIDE_ROWS, "actions": WIDE_ACTIONS}

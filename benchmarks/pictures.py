@@ -93,10 +93,13 @@ def cost() -> Chart:
 def _growth(rows: Sequence[dict[str, Any]], what: str, x_label: str) -> Panel:
     seconds = [(math.log10(row[what]), math.log10(row["value"])) for row in rows]
     memory = [(math.log10(row[what]), math.log10(max(row["extra_mb"], 1))) for row in rows]
-    x, y = (seconds[0][0] - 0.1, seconds[-1][0] + 0.1), (0.0, 4.0)
+    x, y = (seconds[0][0] - 0.1, seconds[-1][0] + 0.1), (-1.0, 3.3)
     ticks = ([(math.log10(row[what]), plain(row[what])) for row in rows], decade_ticks(*y))
     drawn = panel(f"By {what}", x, y, (x_label, ""), ticks)
-    for points, kind, words, below in ((seconds, "s0", "seconds", 18), (memory, "s1", "MB above the log", -9)):
+    for points, kind, words, below in (
+        (seconds, "s0", "seconds of one core", 18),
+        (memory, "s1", "MB above the log", -9),
+    ):
         drawn.line(points, kind)
         for at in points:
             drawn.dot(*at, kind)

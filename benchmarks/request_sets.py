@@ -8,8 +8,9 @@ embeddings batch by batch and multiplies them with the same states, once and wit
 
 With --coverage instead: how often the default interval of a policy's value covers the truth on three worlds with
 candidates (sets that vary, eligibility that depends on the context, retrieval by a model), among the runs that the
-verdict calls answerable; and what becomes of the same logs when the sets are withheld. Finished runs are kept in --out
-and not computed again.
+verdict calls answerable; and what becomes of the same logs when the sets are withheld. These are then logs in which all
+actions are always on offer, so their intervals are compared with the value of the policy there, too. Finished runs are
+kept in --out and not computed again.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 
 from figures import Figure, arguments, output_of_child
-from offpolicy.datasets.request_worlds import KINDS, Kind, RequestWorld
+from offpolicy.datasets.request_worlds import KINDS, Kind, RequestWorld, without_sets
 from offpolicy.evaluation import evaluate
 from offpolicy.log import ActionTable, Candidates, EmbeddingColumn, FeatureTable, LoggedData
 from offpolicy.models import (
@@ -120,12 +121,14 @@ def one_run(kind: Kind, seed: int, model: str) -> dict[str, Any]:
     """A fresh log of a world, evaluated with its sets and without them."""
     world = RequestWorld.make(kind, seed % WORLDS)
     log = world.log(ROWS, 1000 + seed)
-    truth = world.value(world.target, 50_000)
-    found: dict[str, Any] = {"kind": kind, "seed": seed, "model": model, "truth": truth}
-    blind = replace(log, contexts=FeatureTable(dict(log.contexts)))
+    found: dict[str, Any] = {"kind": kind, "seed": seed, "model": model, "truth": world.value(world.target, 50_000)}
+    found["everything"] = world.value(world.target, 50_000, everything=True)
+    blind = replace(log, contexts=without_sets(log.contexts))
     for name, one in (("given", log), ("withheld", blind)):
         result = evaluate(one, {"target": world.target}, logging_policy=model).policies["target"]
-        found[name] = [result.interval.low, result.interval.high, result.preflight.verdict.answerable]
+        verdict, checks = result.preflight.verdict, result.preflight.checks
+        found[name] = [result.interval.low, result.interval.high, verdict.answerable]
+        found[f"{name}_checks"] = {check.name: check.value for check in checks}
     return found
 
 
@@ -144,7 +147,8 @@ def coverage(runs: int, model: str, out: Path, as_json: bool) -> None:
         own = [one for one in done if one["kind"] == kind]
         for name in ("given", "withheld"):
             answered = [one for one in own if one[name][2]]
-            covered = [one[name][0] <= one["truth"] <= one[name][1] for one in answered]
+            truth = {"given": ("truth",), "withheld": ("truth", "everything")}[name]
+            covered = [[one[name][0] <= one[of] <= one[name][1] for of in truth] for one in answered]
             width = float(np.median([one[name][1] - one[name][0] for one in own]))
             facts = {
                 "model": model,
@@ -154,8 +158,11 @@ def coverage(runs: int, model: str, out: Path, as_json: bool) -> None:
             }
             note = f"{len(answered)} of {len(own)} answered, median width {width:.3f}"
             limit = 0.93 if name == "given" else None
-            value = float(np.mean(covered)) if covered else float("nan")
-            Figure(f"requests.coverage.{kind}.{name}", value, limit, "at least", facts, note).show(as_json)
+            for of, share in zip(truth, np.mean(covered, axis=0) if covered else (), strict=False):
+                figure = f"requests.coverage.{kind}.{name}" + (".everything" if of == "everything" else "")
+                Figure(figure, float(share), limit, "at least", facts, note).show(as_json)
+            if not covered:
+                Figure(f"requests.answered.{kind}.{name}", 0.0, facts=facts, note=note).show(as_json)
 
 
 def peak_gigabytes() -> float:
@@ -172,7 +179,7 @@ def main() -> None:
     parser.add_argument("--coverage", action="store_true", help="coverage of intervals instead of speed")
     parser.add_argument("--runs", type=int, default=40, help="logs of each world")
     parser.add_argument("--model", default="auto", help="model of the logging policy")
-    parser.add_argument("--out", type=Path, default=Path("runs/requests_coverage.jsonl"), help="finished runs")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/requests_coverage.jsonl"), help="finished runs")
     options = parser.parse_args()
     if options.coverage:
         set_threads(1)

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -15,13 +16,10 @@ ROOT = Path(__file__).parents[1]
 ASSETS = ROOT / "website" / "assets"
 PROJECT = ("ARCHITECTURE", "CODE_OF_CONDUCT", "CONTRIBUTING", "CHANGELOG", "SECURITY", "CLAIMS")
 """Pages that live beside the README."""
-LATER = {
-    "By task": {"Beyond memory": "scale.md", "Coming from elsewhere": "peers.md"},
-    "Project": {"Claims": "claims.md"},
-}
-"""Pages that are shown once somebody has written them, by the part of the navigation they belong to."""
+ELSEWHERE = "By task"
+"""The part of the navigation that shows pages of docs/ which it does not name."""
 REFERENCE = {
-    "Logs": ("read_log", "LoggedData", "from_obp", "to_obp"),
+    "Logs": ("read_log", "LoggedData", "prepare_log", "open_store", "from_obp", "to_obp"),
     "Propensities and their uncertainty": (
         "fit_logging_policy",
         "row_uncertainty",
@@ -46,26 +44,26 @@ EXAMPLE = ("<!-- example report -->", "[Open the demo's report](example-report.h
 def reference() -> str:
     """The Python reference, from the docstrings of every public name."""
     named = {name for names in REFERENCE.values() for name in names} | TOLD
-    missing = set(offpolicy.__all__) - named
-    assert not missing, f"website/hooks.py: no place in the reference for {sorted(missing)}"
-    homes = {name: getattr(offpolicy, name).__module__ for names in REFERENCE.values() for name in names}
+    parts = REFERENCE | {"More": tuple(sorted(set(offpolicy.__all__) - named))}
     lines = ["# Python", "", "Everything `import offpolicy` offers. `ESTIMATORS` is the registry behind"]
     lines += ["[the table of estimators](estimators.md), `OFFICIAL` the switches of the released code's guards.", ""]
-    for title, names in REFERENCE.items():
-        lines += [f"## {title}", ""]
+    for title, names in parts.items():
+        lines += [f"## {title}", ""] if names else []
         for name in names:
-            lines += [f"::: {homes[name]}.{name}", "    options:", "      heading_level: 3", ""]
+            lines += [f"::: {getattr(offpolicy, name).__module__}.{name}", "    options:", "      heading_level: 3", ""]
     return "\n".join(lines)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put pages that exist by now into the navigation."""
-    there = {path.name for path in (ROOT / "docs").glob("*.md")} | {
-        f"{n.lower()}.md" for n in PROJECT if _own(n).exists()
-    }
-    for part in config.nav or []:
-        ((title, entries),) = part.items()
-        entries += [{name: page} for name, page in LATER.get(title, {}).items() if page in there]
+    """Put pages that the navigation does not name yet at the end of its part, under their own titles."""
+    assert config.nav, "website/mkdocs.yml has no navigation"
+    parts: dict[str, list[Any]] = {name: entries for part in config.nav for name, entries in part.items()}
+    entries = [entry for part in parts.values() for entry in part]
+    named = {page for entry in entries for page in (entry.values() if isinstance(entry, dict) else [entry])}
+    parts[ELSEWHERE] += sorted({path.name for path in (ROOT / "docs").glob("*.md")} - named)
+    parts["Project"] += [
+        page for name in PROJECT if _own(name).exists() and (page := f"{name.lower()}.md") not in named
+    ]
     return config
 
 

@@ -19,14 +19,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from offpolicy.atomic import write_atomic
+from offpolicy.engine import Engine
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
-from offpolicy.memory import trim
+from offpolicy.memory import give_back
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.progress import progress
-from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy, packed, unpacked
+from offpolicy.propensity import OVER_SHARDS, FitConfig, LoggingPolicy, fit_logging_policy, packed, unpacked
 from offpolicy.rewards import (
     CrossFittedRewards,
     PooledRewardModel,
@@ -66,12 +67,14 @@ class Nuisances:
         seed: int = 0,
         folder: str | Path | None = None,
         sample_rows: int = SAMPLE_ROWS,
+        engine: Engine | str | None = None,
     ) -> None:
         """`model` names the model of β̂ to fit where no `logging_policy` is given.
 
         A β̂ that is given decides how actions are coded: the log's are matched to it by id. With the `folder` of a run,
         what is finished of a fit is kept there until all of it is saved, so that a killed run resumes within the fit.
-        What is fitted to a log of many shards is fitted to a sample of about `sample_rows` rows, units being whole.
+        What is fitted to a log of many shards is fitted to a sample of about `sample_rows` rows, units being whole; but
+        a linear β̂ is fitted to all of them, by the workers of an `engine`.
         """
         self._keep = None if folder is None else Path(folder).expanduser() / FOLDER / UNFINISHED
         self.log = log
@@ -80,6 +83,7 @@ class Nuisances:
         ):  # the arrays of a long log stay where they are
             self.log = log.with_actions(logging_policy.actions)
         self.model, self.seed, self.sample_rows = model, seed, sample_rows
+        self.engine = engine
         self._logging, self._given_rewards, self._given_uncertainty = logging_policy, reward_model, uncertainty
         self._pooled: PooledRewardModel | None = None
         self._others: dict[str, PooledRewardModel] = {}
@@ -104,7 +108,12 @@ class Nuisances:
         if self._logging is None:
             config = FitConfig(seed=self.seed, keep=self._keep)
             with progress("estimating the logging policy", None):
-                self._logging = fit_logging_policy(self.fitted_log, self.model, config=config, seed=self.seed)
+                every = self.log.n_shards > 1 and self.model in OVER_SHARDS
+                log = self.log if every else self.fitted_log
+                self._logging = fit_logging_policy(
+                    log, self.model, config=config, seed=self.seed, engine=self.engine if every else None
+                )
+            give_back()
         return self._logging
 
     @property
@@ -128,11 +137,29 @@ class Nuisances:
                 own = (
                     row_uncertainty(beta, form, normalisation=normalisation)
                     if beta.is_own(self.fitted_log)
-                    else self.uncertainty_of(self.fitted_log, *key)
+                    else self._uncertainty_elsewhere(*key)
                 )
             assert own is not None
             self._uncertainty[key] = own
+            give_back()
         return self._uncertainty[key]
+
+    def _uncertainty_elsewhere(self, form: Form, normalisation: Normalisation) -> Tensor | None:
+        """U of the fitted log under a β̂ that was fitted to other rows, or to those of all shards."""
+        if self.log.n_shards > 1 and (form, normalisation) == ("per_action", "raw"):
+            return self._uncertainty_model(self.fitted_log, inside=self._of_all_shards)
+        return self.uncertainty_of(self.fitted_log, form, normalisation)
+
+    @cached_property
+    def _uncertainty_model(self) -> UncertaintyModel:
+        assert isinstance(self.logging_policy, LoggingPolicy)
+        return UncertaintyModel.of(self.logging_policy)
+
+    @property
+    def _of_all_shards(self) -> bool:
+        """Whether β̂ was fitted to every row of a log in many shards."""
+        beta = self.logging_policy
+        return isinstance(beta, LoggingPolicy) and self.log.n_shards > 1 and beta.log.same_as(self.log)
 
     def uncertainty_of(
         self, log: LoggedData, form: Form = "per_action", normalisation: Normalisation = "raw"
@@ -166,6 +193,7 @@ class Nuisances:
         if self._pooled is None:
             design = self.logging_policy.whole.design if isinstance(self.logging_policy, LoggingPolicy) else None
             self._pooled = PooledRewardModel.fit(self.fitted_log, design)
+            give_back()
         return self._pooled
 
     def reward_model_of(self, log: LoggedData) -> RewardModel:
@@ -189,6 +217,8 @@ class Nuisances:
         """Save what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
         if not isinstance(self._logging, LoggingPolicy) or not isinstance(self.model, str):
             return None
+        if self._logging.log.n_shards > 1:  # nothing of its rows was kept
+            return None
         saved = packed(self._logging)
         if saved is None:
             return None
@@ -208,9 +238,11 @@ class Nuisances:
         return path
 
     @classmethod
-    def load(cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0) -> "Nuisances | None":
+    def load(
+        cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0, sample_rows: int = SAMPLE_ROWS
+    ) -> "Nuisances | None":
         """What was saved in a run's folder for this log, model and seed; None where nothing usable is."""
-        nuisances = cls(log, model=model, seed=seed)
+        nuisances = cls(log, model=model, seed=seed, sample_rows=sample_rows)
         path = _path(folder, nuisances.fitted_log, model, seed)
         if not path.is_file():
             return None
@@ -247,7 +279,7 @@ class Nuisances:
         if isinstance(beta, LoggingPolicy) and beta.is_own(self.fitted_log):
             own |= {"log_logging": beta.row_log_prob, "uncertainty": self.uncertainty()}
         rewards = self.reward_model if reward_model else None
-        trim()
+        give_back()
         if isinstance(rewards, PooledRewardModel) and rewards.fingerprint == self.fitted_log.fingerprint:
             own["imputed"] = rewards.imputed
             rewards = replace(rewards, imputed=torch.empty(0))
@@ -257,11 +289,12 @@ class Nuisances:
             ends = np.concatenate([ends, np.cumsum(inside)])
         return ShardNuisances(
             beta.whole.policy if isinstance(beta, LoggingPolicy) else beta,
-            UncertaintyModel.of(beta) if isinstance(beta, LoggingPolicy) else None,
+            self._uncertainty_model if isinstance(beta, LoggingPolicy) else None,
             rewards,
             self.sample_share if own else 0.0,
             ends.tolist(),
             own,
+            self._of_all_shards,
         )
 
 
@@ -278,13 +311,15 @@ class ShardNuisances:
     """Where the fitted rows of each shard begin among all of them."""
     own: Mapping[str, Tensor]
     """log β̂, U and q̂ of the fitted rows."""
+    of_all: bool = False
+    """Whether β̂ was fitted to the rows of all shards."""
 
     def values(self, shard: LoggedData, index: int) -> dict[str, Tensor]:
         """log β̂ and U of every row of a shard, and q̂ of the fitted ones, the others being 0."""
         inside = torch.from_numpy(shard.of_share(self.share, SAMPLE))
         given: dict[str, Callable[[], Tensor]] = {"log_logging": lambda: logged_log_prob(self.logging, shard)}
         if (uncertainty := self.uncertainty) is not None:
-            given["uncertainty"] = lambda: uncertainty(shard)
+            given["uncertainty"] = lambda: uncertainty(shard, self.of_all)
         if (rewards := self.reward_model) is not None:
             given["imputed"] = lambda: row_rewards(rewards, shard)
         found = {}

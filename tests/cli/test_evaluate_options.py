@@ -150,6 +150,25 @@ def test_every_estimator_interval_gamma_and_refits_is_within_reach(folder: Path)
     )
 
 
+def test_what_is_asked_for_is_printed(folder: Path) -> None:
+    words = ("evaluate", folder / "log.parquet", *ROLES, "--reward", "click", *FAST, "--policy", "better")
+    assert "Estimators" not in run(*words).out
+    asked = ("--estimator", "ips", "--estimator", "dr", "--interval", "betting", "--refits", "2")
+    found = run(*words, *asked, "--json").json["evaluation"]["policies"]["better"]
+    said = run(*words, *asked).out
+    listed = said[said.index("Estimators and 95% intervals") :]
+    ends = found["estimates"][0]["intervals"]["betting"]
+    row = next(line for line in listed.splitlines() if " ips " in line)
+    assert all(f"{value:.4g}" in row for value in (found["estimates"][0]["value"], ends["low"], ends["high"]))
+    assert "refit_bootstrap" in listed
+    assert "dr (better): it needs a reward model" in listed
+
+
+def test_a_function_that_fails_is_named(folder: Path) -> None:
+    message = refused("evaluate", folder / "log.parquet", *ROLES, "--reward", "click", *FAST, "--policy", "json:loads")
+    assert "The policy function failed with TypeError: the JSON object must be str" in message
+
+
 def test_completion_offers_what_there_is() -> None:
     assert set(LOGGING_MODELS) == set(MODELS)
     assert set(INTERVAL_NAMES) <= set(INTERVALS)

@@ -55,9 +55,9 @@ def test_the_defaults_table_says_what_the_rows_say() -> None:
         common = {"setting": 4, "name": "world", "seed": seed, "logging": 0.4 + 0.2 * (seed == 2)}
         made.append(common | {"job": "auto", "value": auto, "method": "dm", "covered": seed == 0})
         made += [common | {"job": job, "value": 0.45} for job in ("uips", "uips_permuted")]
-    best = {f"4/{seed}": {"value": 0.6} for seed in range(2)}
+    best = {f"4/{seed}": {"value": 0.6, "trainings": 34} for seed in range(2)}
     line = defaults_table(made, best).splitlines()[2]
-    assert line == "| 4 world | 2 | 0.400 | 0.600 | 0.550 | 0.75 | dm | 1/2 | 0 | 0.450 | – | – | – |"
+    assert line == "| 4 world | 2 | 34 34 | 0.400 | 0.600 | 0.550 | 0.75 | dm | 1/2 | 0 | 0.450 | – | – | – |"
     assert defaults_table(made, {}) == ablation_table(made) == "No rows yet.\n"  # one setting has no standard error
     other = [row | {"setting": 5, "value": row["value"] - 0.1 * (row["job"] == "uips_permuted")} for row in made]
     line = ablation_table(made + other).splitlines()[2]

@@ -83,6 +83,13 @@ def test_wrong_treatments_are_refused(shop: Path) -> None:
     assert "no column 'nothing'" in refused("inspect", log, "--exclude", "nothing")
 
 
+@pytest.mark.parametrize("name", ["log.csv", "log.ndjson", "log.parquet"])
+def test_empty_files_are_called_empty(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    message = refused("inspect", tmp_path / name)
+    assert f"{name} is empty" in message or "it holds no rows" in message
+
+
 def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log.csv")
     for path in (tmp_path / "log.csv", Path("/dev/zero")):

@@ -18,7 +18,7 @@ from offpolicy.estimators import ESTIMATORS, OFFICIAL
 from offpolicy.evaluation.inputs import weight_inputs
 from offpolicy.evaluation.ranking import ActionSets, RankingSums, rank_lists
 from offpolicy.learning import METHODS, LearnedPolicy, LearnerConfig, learn_policy, prepare_training
-from offpolicy.learning.monitors import BOUND
+from offpolicy.learning.monitors import BOUND, HeldOut
 from offpolicy.learning.rows import batches_of
 from offpolicy.log import LoggedData
 from offpolicy.models.scorer import Scorer
@@ -234,7 +234,20 @@ def test_a_method_that_needs_no_logging_policy_fits_none(monkeypatch: pytest.Mon
     assert len(learn_policy(LOG, "dm", reward_model=REWARDS, epochs=1).history) == 1
 
 
-def test_likelihood_is_scored_by_snips_or_by_itself() -> None:
+@pytest.mark.parametrize("method", ["ce", "wll"])
+def test_no_single_held_out_row_decides_when_likelihood_stops(method: str) -> None:
+    """A rewarded row that β̂ calls all but impossible would take the score of an unbounded ratio to 1."""
+    monitor = prepare_training(LOG, method, metric="value", logging_policy=LOGGING).monitor
+    assert isinstance(monitor, HeldOut)
+    known = monitor.objective.rows.fixed["log_logging"]
+    row = int(monitor.objective.rows.fixed["reward"].argmax())
+    uniform = ScorerPolicy(linear_scorer(LOG), LOG.actions)
+    before = monitor.score(uniform)
+    known[row] = -60.0
+    assert abs(monitor.score(uniform) - before) < 0.1
+
+
+def test_likelihood_is_scored_by_a_bounded_ratio_or_by_itself() -> None:
     alone = learn_policy(LOG, "ce", epochs=2, metric="value")
     assert alone.history[0]["value"] < 0
     scored = learn_policy(LOG, "ce", epochs=2, metric="value", logging_policy=LOGGING)

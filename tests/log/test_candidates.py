@@ -91,6 +91,39 @@ def test_a_row_a_candidate_is_a_request() -> None:
     shuffled = LONG.sample(fraction=1.0, shuffle=True, seed=3)
     again = read_log(shuffled, **LONG_ROLES)
     assert sorted(map(str, offered(again))) == sorted(map(str, offered(log)))
+    beside = LONG.filter("shown").drop("price", "shown")
+    lists = LONG.group_by("id", maintain_order=True).agg(offered="item", price="price")
+    assert read_log(beside.join(lists, on="id"), **LISTS, cluster="id") == log
+
+
+def test_requests_are_the_units_unless_a_larger_one_is_named() -> None:
+    same = LONG.with_columns(pl.lit(1.0).alias("x"))
+    assert read_log(same, **LONG_ROLES).cluster_index.tolist() == [0, 1]
+    assert read_log(same, **LONG_ROLES, cluster="id").cluster_index.tolist() == [0, 1]
+    assert read_log(same, **LONG_ROLES, cluster="x").cluster_index.tolist() == [0, 0]
+    named = FRAME.with_columns(id=pl.Series(["u", "v", "w", "z"]))
+    log = read_log(named, **LISTS, request="id")
+    assert log == read_log(named, **LISTS, cluster="id")
+    assert log.cluster_vocabulary is not None
+    assert log.cluster_vocabulary.to_list() == ["u", "v", "w", "z"]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("offered", [["q"], ["r", "q"], ["r"], ["p"]], "the action that was shown, 'p', but request 'u' holds"),
+        ("offered", [["p"], [], ["r"], ["p"]], "at least one candidate, but request 'v'"),
+        ("offered", [["p"], ["q"], ["r", "r"], ["p"]], "each candidate once, but request 'w'"),
+        ("price", [[1.0, 2.0], [3.0], [1.0, 2.0, 3.0], [2.0, 1.0]], "for each candidate in 'offered', but request 'v'"),
+        ("id", ["u", "v", "w", "v"], "request 'v' has more than one row, so it shows more than one action"),
+        ("id", ["u", None, "w", "v"], "must name the request of every row, but row 2"),
+    ],
+)
+def test_bad_lists_are_refused_with_their_request(column: str, values: list[Any], said: str) -> None:
+    named = FRAME.with_columns(id=pl.Series(["u", "v", "w", "z"]))
+    roles = ROLES | {"candidates": "offered"} if column == "offered" else LISTS
+    with pytest.raises(LogError, match=said):
+        read_log(named.with_columns(pl.Series(column, values)), **roles, request="id")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 from log_frames import COLUMNS, WAYS, frame
 from offpolicy import LogError, LoggedData, OffPolicyError, read_log
-from offpolicy.log import open_store, write_store
+from offpolicy.log import in_store, open_store, write_store
+from offpolicy.log.mapped import mapped_file
 
 
 def in_memory(way: str) -> LoggedData:
@@ -71,3 +72,46 @@ def test_a_store_that_was_replaced_is_not_taken_for_the_former(tmp_path: Path) -
     write_store(in_memory("clusters"), tmp_path / "store")
     with pytest.raises(LogError, match="has changed"):
         pickle.loads(sent)
+
+
+def test_large_parts_of_a_store_are_mapped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits, hashes and batches of a store are those of the log in memory, in files that nobody sees."""
+    monkeypatch.setattr("offpolicy.log.mapped.SMALL", 0)
+    monkeypatch.setattr("offpolicy.log.mapped.AT_ONCE", 7)
+    for way in WAYS:
+        log = in_memory(way)
+        store = write_store(log, tmp_path / way)
+        mine, theirs = store.divide((0.7, 0.3)), log.divide((0.7, 0.3))
+        for (rows, part), (expected, other) in zip(mine, theirs, strict=True):
+            assert np.array_equal(rows, expected)
+            assert part == other
+            assert mapped_file(part.reward) is not None
+            assert np.array_equal(part.context_hashes, other.context_hashes)
+            assert part.take(np.arange(part.n_rows)[::-3]) == other.take(np.arange(part.n_rows)[::-3])
+        assert np.array_equal(store.row_hashes, log.undivided.row_hashes)
+        assert np.array_equal(store.duplicates, log.undivided.duplicates)
+        assert np.array_equal(store.action_count, log.undivided.action_count)
+        assert store.summary() == log.undivided.summary()
+        for budget in (None, 500):
+            batches = list(store.batches(budget))
+            assert np.array_equal(np.sort(np.concatenate([one.rows for one in batches])), np.arange(store.n_rows))
+            for one in batches:
+                assert np.array_equal(store.context_index[one.rows], one.contexts.start + one.row_context)
+                assert np.array_equal(store.action[one.rows], one.row_action)
+    assert sorted(one.name for one in tmp_path.rglob("*") if one.is_dir() and one.parent == tmp_path) == sorted(WAYS)
+
+
+def test_a_part_of_a_store_becomes_a_store_once(tmp_path: Path) -> None:
+    """What is learned from is written beside the run, taken up by the next, and replaced where it is another part."""
+    log = write_store(in_memory("clusters"), tmp_path / "whole")
+    train, held = log.split((0.8, 0.2))
+    made = in_store(train, tmp_path / "run" / "train")
+    assert made == train
+    assert (made.lineage, made.fingerprint) == (train.lineage, train.fingerprint)
+    assert [one.tolist() for one in (made.folds(3), made.row_folds(3))] == [
+        one.tolist() for one in (train.folds(3), train.row_folds(3))
+    ]
+    before = (tmp_path / "run" / "train" / "manifest.json").stat().st_mtime_ns
+    assert in_store(train, tmp_path / "run" / "train") == train
+    assert (tmp_path / "run" / "train" / "manifest.json").stat().st_mtime_ns == before
+    assert in_store(held, tmp_path / "run" / "train") == held

@@ -42,7 +42,7 @@ def scorer_of(kind: str) -> Any:
 
 
 def probabilities(decider: Decider, context: dict[str, Any]) -> dict[Any, float]:
-    return dict(zip(decider.catalogue, softmax(decider.policy.scores(context, decider._codes, [])), strict=True))
+    return dict(zip(decider.catalogue, softmax(decider.policy.scores(context, decider._whole, [])), strict=True))
 
 
 @pytest.fixture(scope="module")

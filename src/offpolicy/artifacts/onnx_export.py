@@ -147,7 +147,9 @@ def _metadata(saved: SavedPolicy) -> dict[str, str]:
 
 def _serving(saved: SavedPolicy) -> dict[str, Any]:
     """What a server of the exported file needs to know beyond the graph."""
-    numbers = [column for column in saved.policy.scorer.columns if isinstance(column, NumberColumn)]
+    scorer = saved.policy.scorer
+    columns = [*scorer.columns, *(scorer.candidate_design.columns if isinstance(scorer, CandidateScorer) else ())]
+    numbers = [column for column in columns if isinstance(column, NumberColumn)]
     return {
         "roles": (saved.metadata.model_extra or {}).get("roles"),
         "reward_range": saved.reward_range,

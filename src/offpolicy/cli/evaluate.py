@@ -1,6 +1,7 @@
 """`offpolicy evaluate`: the values of policies on a log, with intervals and a verdict."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from offpolicy.cli.options import (
     ActionColumn,
     Actions,
+    Address,
     AsJson,
     CandidateColumn,
     CandidateFeatures,
@@ -16,6 +18,7 @@ from offpolicy.cli.options import (
     Config,
     ContextColumns,
     DropDuplicates,
+    EngineName,
     Excluded,
     Force,
     Format,
@@ -42,7 +45,9 @@ from offpolicy.cli.options import (
     Strict,
     TimestampColumn,
     Winsorise,
+    Workers,
     log_spec,
+    working,
 )
 from offpolicy.errors import ParameterError
 
@@ -155,6 +160,9 @@ def evaluate(
     ] = "auto",
     out: Annotated[str | None, typer.Option("--out", help="Folder for results.json.")] = None,
     seed: Seed = 0,
+    engine: EngineName = None,
+    workers: Workers = None,
+    address: Address = None,
     config: Config = None,
     strict: Strict = False,
     force: Force = False,
@@ -197,7 +205,8 @@ def evaluate(
         "held_out_after": held_out_after,
         "out": out,
     }
-    run = run_evaluate(log_spec(ctx), named, options, **more)
+    with working(ctx) as crew:
+        run = run_evaluate(log_spec(ctx), named, replace(options, engine=crew), **more)
     show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)

@@ -58,9 +58,9 @@ def methods_table() -> str:
 def defaults_table(rows: Sequence[Row], best: Mapping[str, Mapping[str, Any]]) -> str:
     """The default and single methods in every setting: true values, means over logs that were searched in hindsight."""
     lines = [
-        "| setting | seeds | logging | best in hindsight | auto | share | chosen | covered | below logging "
+        "| setting | seeds | searched | logging | best in hindsight | auto | share | chosen | covered | below logging "
         "| uips | bips_cap | uips_dr | dm |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for number in sorted({row["setting"] for row in rows}):
         own = [row for row in rows if row["setting"] == number and f"{number}/{row['seed']}" in best]
@@ -72,7 +72,8 @@ def defaults_table(rows: Sequence[Row], best: Mapping[str, Mapping[str, Any]]) -
             (run["value"] - run["logging"]) / (one["value"] - run["logging"])
             for run, one in zip(runs, found, strict=True)
         ]
-        cells = [f"{number} {runs[0]['name']}", str(len(runs)), _mean(row["logging"] for row in runs)]
+        cells = [f"{number} {runs[0]['name']}", str(len(runs)), " ".join(str(one["trainings"]) for one in found)]
+        cells.append(_mean(row["logging"] for row in runs))
         cells += [_mean(one["value"] for one in found), _mean(row["value"] for row in runs), f"{np.mean(shares):.2f}"]
         cells.append(", ".join(sorted({row["method"] for row in runs})))
         cells.append(f"{sum(row['covered'] for row in runs)}/{len(runs)}")

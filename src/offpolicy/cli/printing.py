@@ -14,6 +14,8 @@ from offpolicy.json_writer import json_text
 
 WIDE = 160
 """Columns of text for tables that are not shown on a terminal, so that no word is cut."""
+LISTED = ("estimator", "interval", "refits")
+"""Options that ask for the table of all estimators and intervals."""
 ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run an experiment": "bold red"}
 
 
@@ -84,7 +86,29 @@ def show_run(run: "Finished", form: "Format") -> None:
         if run.results.choice is not None:
             show_choice(run.results.choice)
         show_evaluation(evaluation)
+        if any(run.results.run.config.get(option) for option in LISTED):
+            _show_estimates(evaluation)
         lines("Written", run.files.values())
+
+
+def _show_estimates(evaluation: "Evaluation") -> None:
+    """Every estimator and interval of every policy, and why an estimator is left out."""
+    from offpolicy.results import table_of
+
+    found = table_of(evaluation, "estimates")
+    rows = [["" if cell is None else cell for cell in row] for row in found.rows]
+    title = f"Estimators and {evaluation.level:.0%} intervals (without an estimator: of the value above)"
+    table(title, [name.replace("_", " ") for name in found.head], rows)
+    if evaluation.log.get("slates") is None:  # slates have said it
+        _show_left_out(evaluation)
+
+
+def _show_left_out(evaluation: "Evaluation") -> None:
+    left_out: dict[tuple[str, str], list[str]] = {}
+    for name, one in evaluation.policies.items():
+        for reason in one.left_out.items():
+            left_out.setdefault(reason, []).append(name)
+    lines("Left out", [f"{row} ({', '.join(names)}): {why}." for (row, why), names in left_out.items()])
 
 
 def show_evaluation(evaluation: "Evaluation") -> None:
@@ -128,13 +152,10 @@ def _show_slates(evaluation: "Evaluation") -> None:
 
     lines("Slates", [f"Values are means over positions; they assume {USER_MODELS[assumed]} ({assumed})."])
     rows: list[Sequence[Any]] = []
-    left_out: dict[tuple[str, str], list[str]] = {}
     for name, one in evaluation.policies.items():
         rows += [(name, e.name, e.value, e.standard_error, e.assumes) for e in one.estimates]
-        for reason in one.left_out.items():
-            left_out.setdefault(reason, []).append(name)
     table("By user model", ("policy", "estimator", "value", "standard error", "assumes"), rows)
-    lines("Left out", [f"{row} ({', '.join(names)}): {why}." for (row, why), names in left_out.items()])
+    _show_left_out(evaluation)
 
 
 def _show_outcomes(evaluation: "Evaluation") -> None:

@@ -16,6 +16,11 @@ KINDS: tuple[Kind, ...] = ("varying", "eligible", "retrieved")
 Floats = npt.NDArray[np.float64]
 
 
+def without_sets(contexts: FeatureTable) -> FeatureTable:
+    """The same contexts, with nothing said of what they offer."""
+    return FeatureTable(dict(contexts))
+
+
 @dataclass(frozen=True)
 class RequestWorld:
     """Contexts x ~ N(0, 1), a linear softmax that chose among the candidates, and binary rewards."""
@@ -56,10 +61,11 @@ class RequestWorld:
         return FeatureTable({"x": EmbeddingColumn(x.astype(np.float32))}, sets)
 
     def chances(self, contexts: FeatureTable) -> Tensor:
-        """P(r = 1) of every candidate, (contexts, width)."""
-        assert contexts.candidates is not None
+        """P(r = 1) of every candidate, (contexts, width); of every action where none are named."""
         x = torch.from_numpy(np.array(contexts["x"].values)).double()  # type: ignore[union-attr]
         every = torch.sigmoid(0.6 * x @ torch.from_numpy(self.taste).T - 0.5)
+        if contexts.candidates is None:
+            return every
         return every.gather(1, torch.from_numpy(contexts.candidates.padded()).clamp(min=0))
 
     def log(self, n: int, seed: int) -> LoggedData:
@@ -78,8 +84,10 @@ class RequestWorld:
             actions=self.logging.actions,
         )
 
-    def value(self, policy: object, n: int = 100_000, seed: int = 10**6) -> float:
-        """The true value of a policy, over fresh contexts."""
+    def value(self, policy: object, n: int = 100_000, seed: int = 10**6, *, everything: bool = False) -> float:
+        """The true value of a policy, over fresh contexts: among their candidates, or with everything on offer."""
         random = np.random.default_rng(seed)
         contexts = self.contexts(random.normal(size=(n, self.taste.shape[1])), random)
+        if everything:
+            contexts = without_sets(contexts)
         return float((choice_log_probs(policy, contexts).double().exp() * self.chances(contexts)).sum(1).mean())  # type: ignore[arg-type]

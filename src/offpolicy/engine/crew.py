@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from offpolicy.engine.holdings import Held, InMemory, InStore
+from offpolicy.engine.holdings import Held, InMemory, InStore, Shared
 from offpolicy.engine.process import WorkerEndedError, result_of
 from offpolicy.engine.workers import available_cores
 from offpolicy.errors import OffPolicyError, ParameterError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_DEATHS = 3
 """A worker that ends so many times in a row without a single answer is not replaced again."""
 
-ENGINES = ("local", "ray")
+ENGINES = ("local", "ray", "torchrun")
 
 
 class Crew(Protocol):
@@ -42,6 +42,10 @@ class Crew(Protocol):
     @property
     def workers(self) -> int:
         """How many work at the same time."""
+        ...
+
+    def share(self, value: Any) -> Shared:
+        """Send a value to every worker once; give what is returned to functions in its place."""
         ...
 
     def map(
@@ -61,6 +65,8 @@ class Engine(ABC):
 
     name: str
     workers: int
+    writes: bool = True
+    """Whether this process is the one that writes files; of several that run the same script only one is."""
 
     @property
     def pids(self) -> list[int]:
@@ -112,6 +118,11 @@ class _CrewHere:
     def __init__(self, held: Held, n_shards: int) -> None:
         self.held, self.n_shards = held, n_shards
 
+    def share(self, value: Any) -> Shared:
+        shared = Shared(len(self.held.shared))
+        self.held.shared[shared.number] = value
+        return shared
+
     def map(
         self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, at_once: bool = False
     ) -> Iterator[Any]:
@@ -147,6 +158,10 @@ class Team(Protocol):
         """Give the worker of a slot its shards and what questions are about; one that has ended is replaced first."""
         ...
 
+    def share(self, number: int, value: Any) -> None:
+        """Send a value to all, and to those that take their places later."""
+        ...
+
     def tell(self, slots: Sequence[int], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """Send what the next questions are about."""
         ...
@@ -170,9 +185,17 @@ class OrderedCrew:
         self._owner = {index: slot for slot, mine in enumerate(owned) for index in mine}
         self._open: list[deque[list[int]]] = [deque() for _ in owned]
         self._deaths = [0] * len(owned)
-        self._maps = 0
+        self._maps = self._shared = 0
         for slot in range(len(owned)):
             team.start(slot)
+
+    def share(self, value: Any) -> Shared:
+        """See `Crew.share`."""
+        self._settle()
+        shared = Shared(self._shared)
+        self._shared += 1
+        self.team.share(shared.number, value)
+        return shared
 
     def map(
         self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, at_once: bool = False
@@ -254,6 +277,8 @@ def engine_of(engine: Engine | str | None, workers: int | None = None, address: 
 def make_engine(name: str | None = None, workers: int | None = None, address: str | None = None) -> Engine:
     """An engine: `local` processes, `ray` actors, or None for this process; by default as many workers as cores.
 
+    `torchrun` is for a script that torchrun starts several times: every process runs it all, and owns some shards.
+
     `address` is that of a Ray cluster; without it a local Ray is started, unless the environment variable RAY_ADDRESS
     or an earlier ray.init says where one is.
     """
@@ -267,6 +292,10 @@ def make_engine(name: str | None = None, workers: int | None = None, address: st
         from offpolicy.engine.ray_actors import OnRay
 
         return OnRay(workers, address)
+    if name == "torchrun":
+        from offpolicy.engine.ranks import Ranks
+
+        return Ranks()
     if name is None and workers not in (None, 1):
         name = "local"
     workers = workers or available_cores()

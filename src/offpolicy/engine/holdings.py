@@ -67,11 +67,19 @@ class InMemory:
         return self.shards[index]
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Stands for a value that every worker of a crew was sent once; functions are given the value in its place."""
+
+    number: int
+
+
 @dataclass
 class Held:
     """A log of which this process owns shards."""
 
     source: Source
+    shared: dict[int, Any] = field(default_factory=dict)
     caches: dict[int, dict[Any, Any]] = field(default_factory=dict)
     folder: Path | None = None
     closing: ExitStack = field(default_factory=ExitStack)
@@ -83,7 +91,8 @@ class Held:
         global _current
         before, _current = _current, (self, index)
         try:
-            return function(self.source.shard(index), index, *arguments)
+            given = [self.shared[one.number] if isinstance(one, Shared) else one for one in arguments]
+            return function(self.source.shard(index), index, *given)
         finally:
             _current = before
 
@@ -103,6 +112,7 @@ class Held:
     def close(self) -> None:
         """Forget everything."""
         self.caches.clear()
+        self.shared.clear()
         self.closing.close()
 
 
@@ -156,6 +166,11 @@ def hold(crew: int, source: Source) -> None:
 def take(crew: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Take in what the next questions to a crew are about."""
     _held[crew].task = function, arguments
+
+
+def share(crew: int, number: int, value: Any) -> None:
+    """Keep a value that functions are given."""
+    _held[crew].shared[number] = value
 
 
 def answers(crew: int, indices: Sequence[int]) -> list[tuple[str, Any]]:

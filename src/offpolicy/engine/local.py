@@ -59,6 +59,7 @@ class _Processes:
         self.processes, self.sources, self.crew = processes, sources, next(_numbers)
         self.asides = [0] * len(sources)
         """Answers that come before those to questions and say nothing."""
+        self.shared: list[Packed] = []
         self.task: Packed | None = None
 
     def start(self, slot: int) -> None:
@@ -68,8 +69,13 @@ class _Processes:
         self.processes[slot] = worker = worker or Worker()
         self.asides[slot] = 1
         worker.send(holdings.hold, self.crew, self.sources[slot])
-        if self.task is not None:
-            self._forward(slot, self.task)
+        for packed in self.shared + ([] if self.task is None else [self.task]):
+            self._forward(slot, packed)
+
+    def share(self, number: int, value: Any) -> None:
+        self.shared.append(Packed.of((holdings.share, (self.crew, number, value))))
+        for slot in range(len(self.sources)):
+            self._forward(slot, self.shared[-1])
 
     def tell(self, slots: Sequence[int], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.task = Packed.of((holdings.take, (self.crew, function, arguments)))
@@ -101,8 +107,9 @@ class _Processes:
 
     def dismiss(self) -> None:
         """Let the workers forget the log."""
-        for slot in range(len(self.sources)):
-            self._worker(slot).send(holdings.forget, self.crew)
+        for worker in self.processes[: len(self.sources)]:
+            if worker is not None:  # the engine may have been closed before
+                worker.send(holdings.forget, self.crew)
 
     def _worker(self, slot: int) -> Worker:
         worker = self.processes[slot]

@@ -120,11 +120,13 @@ class Owner:
             self.held = Held(store)
         return os.getpid()
 
-    def answers(self, number: int, task: Sequence[Any], indices: Sequence[int]) -> Answers:
+    def answers(self, number: int, task: Sequence[Any], shared: Sequence[Any], indices: Sequence[int]) -> Answers:
         """Answer for some of the shards."""
         import ray
 
         assert self.held is not None
+        for place in range(len(self.held.shared), len(shared)):
+            self.held.shared[place] = ray.get(shared[place])
         if number != self.task:
             self.held.task, self.task = ray.get(task[0]), number
         return self.held.answers(indices)
@@ -148,6 +150,7 @@ class _Actors:
         self.open: list[deque[Any]] = [deque() for _ in owned]
         """References to answers that have not come in; those that say nothing have None beside them."""
         self.number, self.task = 0, None
+        self.shared: list[Any] = []
 
     def start(self, slot: int) -> None:
         actors = self.engine.actors
@@ -159,11 +162,14 @@ class _Actors:
         held = actors[slot].hold.remote(self.store, self.owned[slot], self.shards[slot])
         self.open[slot] = deque([(held, False)])
 
+    def share(self, number: int, value: Any) -> None:
+        self.shared.append(self.ray.put(value))
+
     def tell(self, slots: Sequence[int], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.number, self.task = self.number + 1, self.ray.put((function, arguments))
 
     def ask(self, slot: int, indices: Sequence[int]) -> None:
-        asked = self.engine.actors[slot].answers.remote(self.number, [self.task], list(indices))
+        asked = self.engine.actors[slot].answers.remote(self.number, [self.task], self.shared, list(indices))
         self.open[slot].append((asked, True))
 
     def answers(self) -> list[tuple[int, Answers | WorkerEndedError]]:

@@ -22,14 +22,14 @@ from offpolicy.engine import Crew, shard_cache, spilled
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.order import digits, exact_quantiles
-from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.rows import PolicyRows, with_logging
 from offpolicy.evaluation.segments import Part
 from offpolicy.evaluation.statistics import Array, RowStatistics, Statistic
 from offpolicy.log import LoggedData
-from offpolicy.memory import trim
+from offpolicy.memory import give_back
 from offpolicy.models import DesignMatrix
 from offpolicy.nuisances import ShardNuisances
-from offpolicy.policies import Policy, as_policy, tensor
+from offpolicy.policies import Policy, as_policy, logged_log_prob, tensor
 from offpolicy.seeding import generator
 
 UNITS = 1 << 16
@@ -128,6 +128,14 @@ class ShardedRows(RowStatistics):
         """Exact quantiles over all rows."""
         return exact_quantiles(partial(self.total, _digits, values), self.n_rows, shares)
 
+    def under_model(self, logging: Policy | None, folder: Path) -> "ShardedRows":
+        """The same policy on the same rows with another β̂, which is written to the folder, or with β̂ alone."""
+        if logging is None:
+            return self.viewed(_under_beta)
+        path = folder / f"model-{len(list(folder.iterdir()))}.pickle"
+        path.write_bytes(pickle.dumps(logging, protocol=5))
+        return self.viewed(_under_model, path)
+
     def segment(self, part: Part) -> "ShardedRows":
         """The rows of a segment."""
         return self.viewed(_in_segment, part)
@@ -195,8 +203,12 @@ def write_work(work: ShardWork, folder: Path) -> Path:
 
 @lru_cache(maxsize=2)
 def _read_work(path: Path) -> ShardWork:
-    found: ShardWork = pickle.loads(path.read_bytes())
+    found: ShardWork = _read(path)
     return found
+
+
+def _read(path: Path) -> Any:
+    return pickle.loads(path.read_bytes())
 
 
 def _of_shard(
@@ -252,7 +264,7 @@ def _computed(shard: LoggedData, index: int, work: ShardWork, where: str) -> dic
                 own[name] = seen.setdefault(id(values), f"{policy}/{name}")
                 spilled(f"{where}/{own[name]}", values.numpy)
     del rows, arrays, values
-    trim()
+    give_back()
     return names
 
 
@@ -266,6 +278,16 @@ def _count(rows: PolicyRows) -> int:
 
 def _digits(rows: PolicyRows, values: Statistic, *given: Any) -> npt.NDArray[np.int64]:
     return digits(values(rows), *given)
+
+
+def _under_beta(rows: PolicyRows) -> PolicyRows:
+    return with_logging(rows, rows.inputs["log_logging"])
+
+
+def _under_model(rows: PolicyRows, path: Path) -> PolicyRows:
+    """The rows under the β̂ of a file, whose probabilities are kept beside the shard."""
+    logging = tensor(spilled(f"{path}", lambda: logged_log_prob(_read(path), rows.log).numpy()))
+    return with_logging(rows, logging)
 
 
 def _in_segment(rows: PolicyRows, part: Part) -> PolicyRows:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from offpolicy.engine import Engine
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Evaluator, Options
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
+from offpolicy.learning.over_shards import SAMPLE_ROWS, sample_of
 from offpolicy.learning.portfolio import AUTO, PORTFOLIO, choice_of, member_settings
 from offpolicy.learning.prepare import FEWEST_CLUSTERS, check_rewards, held_out_unit
 from offpolicy.learning.single import LearnedPolicy, learn_single
@@ -36,6 +38,7 @@ def learn_policy(
     config: LearnerConfig | None = None,
     validation: Any = None,
     directory: str | Path | None = None,
+    engine: Engine | str | None = None,
     **changes: Any,
 ) -> LearnedPolicy:
     """Learn a policy from a log.
@@ -49,12 +52,17 @@ def learn_policy(
     without a number of `epochs`, a share of the log is held out. With a `directory`, a checkpoint is written every
     epoch and a killed training resumes to the same result. `changes` are fields of `LearnerConfig` and
     hyper-parameters of the method, by name.
+
+    A log of many shards is learned from over its shards, by the workers of an `engine` where one is given ("local",
+    "ray" or one made by `make_engine`), with the same weights for any of them; what the method needs beside the rows is
+    estimated on a sample of whole units that fits into memory. "auto" learns all of its methods from such a sample.
     """
     given: dict[str, Any] = {"nuisances": nuisances, "logging_policy": logging_policy, "uncertainty": uncertainty}
     given |= {"reward_model": reward_model, "validation": validation}
     if method == AUTO:
         return _learn_auto(log, given, config, directory, changes)
-    return learn_single(log, method, **given, config=config, directory=directory, **changes)
+    given |= {"engine": engine, "config": config, "directory": directory}
+    return learn_single(log, method, **given, **changes)
 
 
 def _learn_auto(
@@ -66,6 +74,11 @@ def _learn_auto(
 ) -> LearnedPolicy:
     """The chosen policy of the portfolio."""
     members = member_settings(changes)
+    note = ""
+    if log.n_shards > 1:
+        whole, log = log, sample_of(log, SAMPLE_ROWS, range(log.n_shards), "portfolio")
+        if log.n_rows < whole.n_rows:
+            note = f"Learned from a sample of {log.n_rows:,} of {whole.n_rows:,} rows, drawn by whole units."
     check_rewards(log)
     seed = int(changes.get("seed", (config or LearnerConfig()).seed))
     validation, rewards = given["validation"], given["reward_model"]
@@ -93,7 +106,7 @@ def _learn_auto(
     options = Options(best_by="value", prefer=PORTFOLIO[0], seed=seed)
     evaluator = Evaluator(judged, {name: one.policy for name, one in learned.items()}, options=options)
     choice = choice_of(evaluator, {name: one.seconds for name, one in learned.items()})
-    return replace(learned[choice.method], choice=choice)
+    return replace(learned[choice.method], choice=choice, note=note)
 
 
 def _propensities(given: Mapping[str, Any], log: LoggedData, scorer: Any) -> tuple[Any, Policy | None]:

@@ -156,7 +156,7 @@ def _checked(nuisances: Nuisances, log: LoggedData, given: tuple[object, ...]) -
     return nuisances
 
 
-def _form(config: LearnerConfig) -> dict[str, Any]:
+def form_of(config: LearnerConfig) -> dict[str, Any]:
     """Which U is computed."""
     options: dict[str, Any] = {"normalisation": "official" if config.unit_gradients else "raw"}
     return options if config.uncertainty_form is None else options | {"form": config.uncertainty_form}
@@ -169,7 +169,7 @@ def _objective(
     log, alternates = known.log, config.schedule == "alternate"
     if alternates and "log_target_top" in spec.inputs:
         raise ParameterError(f"{spec.name!r} chooses actions by β̂ once, before learning. Use schedule='pretrained'.")
-    u = known.uncertainty(**_form(config)) if spec.needs_uncertainty and not alternates else None
+    u = known.uncertainty(**form_of(config)) if spec.needs_uncertainty and not alternates else None
     rows = row_inputs(spec, config, log, dtype, logging=None if alternates else logging, uncertainty=u)
     if not spec.uses_reward_model:
         return Objective(spec, rows, count=row_count(log, dtype))
@@ -191,13 +191,12 @@ def _part(log: LoggedData, whole: Objective, rows: Integers) -> tuple[LoggedData
 
 
 def _scoring_objective(held: Objective) -> Objective:
-    """What weighs held-out rows: the method's own weight, or one that no epoch changes where the method's own follows
-    the log; likelihood is scored by SNIPS where β̂ is known.
+    """What weighs held-out rows: the method's own weight, or, where that follows the log or is none (likelihood), one
+    that no epoch changes and no single row can decide.
     """
     spec = held.spec
-    if spec.weight is None and "log_logging" in held.rows.fixed:
-        return replace(held, spec=METHODS["snips"])
-    if not (spec.auto or spec.by_group) or "log_logging" not in held.rows.fixed:
+    likelihood = spec.weight is None or spec.formula.name == "likelihood"
+    if not (likelihood or spec.auto or spec.by_group) or "log_logging" not in held.rows.fixed:
         return held
     events = float(len(held.rows.fixed["reward"]) if held.count is None else held.count.sum())
     name = "sn_shrinkage_dr" if spec.uses_reward_model else "sn_shrinkage"
@@ -214,7 +213,7 @@ def _validation_objective(
             "With schedule='alternate' a validation log has no β̂ of its own. Set metric='value' instead, which holds "
             "out a share of the log."
         )
-    u = known.uncertainty_of(log, **_form(config)) if spec.needs_uncertainty else None
+    u = known.uncertainty_of(log, **form_of(config)) if spec.needs_uncertainty else None
     if (spec.weight is None and logging is not None) or (spec.needs_uncertainty and u is None):
         spec = METHODS["snips"]
     if spec.by_group:

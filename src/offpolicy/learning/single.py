@@ -8,11 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from offpolicy.drawing import facts_html
+from offpolicy.engine import engine_of
 from offpolicy.estimators import Hyper
 from offpolicy.learning.checkpoints import Epoch
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.methods import MethodSpec
+from offpolicy.learning.over_shards import shard_trainer
 from offpolicy.learning.prepare import prepare_training
+from offpolicy.learning.trainer import Trainer
 from offpolicy.log import ActionTable, FeatureTable, LoggedData
 from offpolicy.models import GroupedScorer, Scorer
 from offpolicy.policies import ScorerPolicy, logged_log_prob
@@ -41,6 +44,8 @@ class LearnedPolicy:
     """β̂ as it ended, where it was estimated in alternation."""
     seconds: float = 0.0
     """That learning took, nuisances that were not there yet included."""
+    note: str = ""
+    """What to know about how it was learned; else empty."""
     choice: Choice | None = None
     """Where the method was chosen: among which candidates, and whether the policy is better than logging."""
 
@@ -80,8 +85,19 @@ class LearnedPolicy:
 def learn_single(log: LoggedData, method: str | MethodSpec, **given: Any) -> LearnedPolicy:
     """Learn with one method; `given` as in `learn_policy`."""
     start = perf_counter()
-    trainer = prepare_training(log, method, **given)
-    trainer.run()
+    engine = given.pop("engine", None)
+    if engine is not None and log.n_shards == 1:
+        log = log.sharded()
+    note = ""
+    if log.n_shards > 1:
+        over_shards = shard_trainer(log, method, **given)
+        with engine_of(engine) as working:
+            over_shards.run_over(working)
+        trainer: Trainer = over_shards
+        note = over_shards.note
+    else:
+        trainer = prepare_training(log, method, **given)
+        trainer.run()
     spec, alternation, scorer = trainer.objective.spec, trainer.alternation, trainer.scorer
     if isinstance(scorer, GroupedScorer):
         scorer = scorer.merged()
@@ -98,4 +114,5 @@ def learn_single(log: LoggedData, method: str | MethodSpec, **given: Any) -> Lea
         None if trainer.monitor is None else trainer.monitor.name,
         None if alternation is None else ScorerPolicy(alternation.scorer, log.actions),
         seconds=round(perf_counter() - start, 3),
+        note=note,
     )

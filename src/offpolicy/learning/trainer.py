@@ -102,6 +102,21 @@ class Trainer:
         """Epochs at most."""
         return most_epochs(self.config, self.objective.spec, self.log)
 
+    @property
+    def steps_an_epoch(self) -> int:
+        """Steps of a pass."""
+        return len(self.batches)
+
+    @property
+    def n_events(self) -> float:
+        """The events that are learned from."""
+        return self.log.n_events
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the files of the training."""
+        return self.directory is not None
+
     @cached_property
     def _numbers(self) -> int:
         """How many numbers are learned."""
@@ -122,7 +137,7 @@ class Trainer:
             if self.started and not self.history and self.monitor is not None:
                 self.best = self._kept(-1)
             board, most = self._board(), self.most_epochs
-            steps = max(most - len(self.history), 0) * len(self.batches)
+            steps = max(most - len(self.history), 0) * self.steps_an_epoch
             with progress(f"learning {self.objective.spec.name}", steps, show=self.config.show_progress) as bar:
                 while len(self.history) < most and not self._out_of_patience():
                     self._record(self._epoch(len(self.history), bar))
@@ -163,7 +178,7 @@ class Trainer:
         random = torch_generator(self.config.seed, "learning", "lambda", epoch)
         moment = second_moment(self.objective, self.scorer, self.batches.epoch(random), self.log.n_events)
         if moment is not None:
-            self.objective.spec = spec.following(moment, self.log.n_events, self._numbers)
+            self.objective.spec = spec.following(moment, self.n_events, self._numbers)
 
     def _epoch(self, epoch: int, bar: Advance) -> Epoch:
         """One pass; returns its record."""
@@ -185,6 +200,26 @@ class Trainer:
         self._follow_log(epoch)
         objective = self._objective(epoch)
         self.scorer.train()
+        steps, norms, own = yield from self._ascent(epoch, objective, joint)
+        seen = objective.observed
+        return {
+            "epoch": epoch,
+            "objective": seen.objective / steps,
+            "weighted_reward": seen.gain / self.n_events,
+            "mean_weight": seen.weight / seen.events if seen.events else 0.0,
+            "largest_weight": seen.largest,
+            "gradient_norm": norms / steps,
+            **{
+                name: float(objective.spec.values[name]) for name in objective.spec.auto if name in objective.spec.hyper
+            },
+            **(facts | own),
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+
+    def _ascent(
+        self, epoch: int, objective: Objective, joint: Alternation | None
+    ) -> Generator[None, None, tuple[int, float, Epoch]]:
+        """The steps of a pass; returns how many they are, the sum of their gradients' norms, and facts about β̂."""
         random = torch_generator(self.config.seed, "learning", "epoch", epoch)
         batches = self.batches if joint is None else self.all_batches
         norms, likelihood = 0.0, 0.0
@@ -198,22 +233,8 @@ class Trainer:
             if joint is not None:
                 likelihood += joint.step(batch)
             yield
-        if joint is not None:
-            facts = {"logging_log_likelihood": likelihood / self.log.n_events}
-        seen = objective.observed
-        return {
-            "epoch": epoch,
-            "objective": seen.objective / len(batches),
-            "weighted_reward": seen.gain / self.log.n_events,
-            "mean_weight": seen.weight / seen.events if seen.events else 0.0,
-            "largest_weight": seen.largest,
-            "gradient_norm": norms / len(batches),
-            **{
-                name: float(objective.spec.values[name]) for name in objective.spec.auto if name in objective.spec.hyper
-            },
-            **facts,
-            "seconds": round(time.perf_counter() - start, 3),
-        }
+        facts = {} if joint is None else {"logging_log_likelihood": likelihood / self.log.n_events}
+        return len(batches), norms, facts
 
     def _objective(self, epoch: int) -> Objective:
         """The objective of an epoch: capped in the first if configured, with fresh moments and slates if used."""
@@ -258,7 +279,7 @@ class Trainer:
             if self.best.metric is None or found.metric > self.best.metric:  # type: ignore[operator]
                 self.best = found
         self.history.append(epoch)
-        if self.directory is not None:
+        if self.directory is not None and self.writes:
             write_checkpoint(self.directory, self._checkpoint())
             write_metrics(self.directory, self.history)
 
@@ -324,7 +345,12 @@ class Trainer:
         self.history = list(checkpoint.facts["history"])
         self.best = Best(**checkpoint.facts["best"], state=checkpoint.under("best") or None)
         torch.set_rng_state(checkpoint.tensors["random"])
-        write_metrics(self.directory, self.history)
+        self._restored(checkpoint)
+        if self.writes:
+            write_metrics(self.directory, self.history)
+
+    def _restored(self, checkpoint: Checkpoint) -> None:
+        """What else a checkpoint says."""
 
     def _why_not_finite(self, epoch: int, number: int, batch: Batch, objective: Objective) -> str:
         """One paragraph: where it happened and the likeliest cause."""

@@ -1,7 +1,7 @@
 """The one place that cuts a log into pieces that fit a budget."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,11 @@ class LogBatch:
     """Their logged actions."""
     row_place: Rows
     """The column of each in an array of (contexts, width): the action, or its place among the candidates."""
+
+    def moved(self, rows: int, contexts: int) -> "LogBatch":
+        """The same batch of a log in which so many rows and contexts stand before it."""
+        places = slice(self.contexts.start + contexts, self.contexts.stop + contexts)
+        return replace(self, contexts=places, rows=self.rows + rows)
 
 
 def pieces(n: int, width: int, budget: int | None = None) -> Iterator[slice]:

@@ -10,6 +10,7 @@ import polars as pl
 
 from offpolicy.errors import LogError
 from offpolicy.log.ids import Codes, Id, codes_in, distinct_ids, id_series, owned, sealed
+from offpolicy.log.mapped import gathered
 
 if TYPE_CHECKING:
     from offpolicy.log.candidates import Candidates
@@ -150,7 +151,7 @@ class NumericColumn:
 
     def take(self, index: Any) -> "NumericColumn":
         """The entries at these positions."""
-        return trusted(NumericColumn, values=owned(self.values[index]))
+        return trusted(NumericColumn, values=gathered(self.values, index))
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +180,7 @@ class CategoricalColumn:
 
     def take(self, index: Any) -> "CategoricalColumn":
         """The entries at these positions, under the same vocabulary."""
-        return trusted(CategoricalColumn, codes=owned(self.codes[index]), vocabulary=self.vocabulary)
+        return trusted(CategoricalColumn, codes=gathered(self.codes, index), vocabulary=self.vocabulary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +209,7 @@ class EmbeddingColumn:
 
     def take(self, index: Any) -> "EmbeddingColumn":
         """The vectors at these positions."""
-        return trusted(EmbeddingColumn, values=owned(self.values[index]))
+        return trusted(EmbeddingColumn, values=gathered(self.values, index))
 
 
 @dataclass(frozen=True, eq=False)

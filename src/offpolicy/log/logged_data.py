@@ -30,6 +30,7 @@ from offpolicy.log.hashing import (
 )
 from offpolicy.log.ids import Codes, owned
 from offpolicy.log.instants import calendar_times
+from offpolicy.log.mapped import AT_ONCE, gathered, joined, mapped_file
 from offpolicy.log.rewards import checked_range, data_range, rescaled, to_unit, winsorised
 from offpolicy.log.rules import (
     ROW_ARRAYS,
@@ -266,11 +267,15 @@ class LoggedData:
     @cached_property
     def action_weight(self) -> npt.NDArray[np.float64]:
         """The events in which each action was logged."""
+        if self.layout is not None:
+            return owned(np.add.reduce([shard.action_weight for shard in self.shards]))
         return owned(np.bincount(self.action, self.row_weight, self.n_actions).astype(np.float64))
 
     @cached_property
     def context_weight(self) -> npt.NDArray[np.float64]:
         """The events of each context."""
+        if self.layout is not None:
+            return self._joined((shard.context_weight for shard in self.shards), self.n_contexts, np.float64)
         return owned(np.bincount(self.context_index, self.row_weight, self.n_contexts).astype(np.float64))
 
     @property
@@ -284,11 +289,15 @@ class LoggedData:
     @property
     def mean_reward(self) -> float:
         """The mean reward of an event, in [0, 1]."""
+        if self.layout is not None and self.row_weight is not None:
+            return float(sum(one.mean_reward * one.n_events for one in self.shards) / self.n_events)
         return float(np.average(self.reward, weights=self.row_weight))
 
     @cached_property
     def action_count(self) -> npt.NDArray[np.int64]:
         """How often each action was logged, in rows; a row that stands for no event does not count."""
+        if self.layout is not None:
+            return owned(np.add.reduce([shard.action_count for shard in self.shards]))
         action = self.action if self.row_weight is None else self.action[self.row_weight > 0]
         return owned(np.bincount(action, minlength=self.n_actions))  # (actions,)
 
@@ -306,7 +315,7 @@ class LoggedData:
                 f"{kept.min()}..{kept.max()}."
             )
         changed: dict[str, Any] = {
-            name: None if values is None else owned(values[kept])
+            name: None if values is None else gathered(values, kept)
             for name, values in ((name, getattr(self, name)) for name in ROW_ARRAYS)
         }
         used, changed["context_index"] = compacted(changed["context_index"], self.n_contexts)
@@ -323,9 +332,9 @@ class LoggedData:
         changed["contexts"] = self.contexts if len(used) == self.n_contexts else self.contexts.take(used)
         for name in ("context_hashes", "_feature_hashes"):  # hashes are not worked out again for a part
             if name in self.__dict__:
-                changed[name] = owned(self.__dict__[name][used])
+                changed[name] = gathered(self.__dict__[name], used)
         if self.cluster is not None and "cluster_hashes" in self.__dict__:
-            changed["cluster_hashes"] = owned(self.cluster_hashes[used_clusters])
+            changed["cluster_hashes"] = gathered(self.cluster_hashes, used_clusters)
         if self.layout is not None:
             places = np.flatnonzero(kept) if kept.dtype == np.bool_ else kept % self.n_rows
             requests = 0 if self.request is None else int(self.request.max()) + 1
@@ -419,9 +428,10 @@ class LoggedData:
         named = "/".join(f"{share:g}" for share in shares)
         parts = []
         for number in range(len(shares)):
-            rows = np.flatnonzero(part == number)
+            kept = part == number
+            rows = joined(iter([np.flatnonzero(kept)]), int(np.count_nonzero(kept)), np.int64, mapped_file(self.action))
             lineage = f"{self.lineage}split {seed} {named} part {number};"
-            parts.append((rows, trusted(LoggedData, **{**vars(self.take(rows)), "lineage": lineage})))
+            parts.append((rows, trusted(LoggedData, **{**vars(self.take(kept)), "lineage": lineage})))
         return parts
 
     def folds(self, k: int, by: Unit | None = None, seed: int = 0) -> Rows:
@@ -445,13 +455,16 @@ class LoggedData:
         if by == "row":
             return part_of_units(self._row_identities, shares, self.lineage + key)
         unit = self._unit(by)
-        present = np.flatnonzero(np.bincount(unit))
+        used = np.zeros(int(unit.max()) + 1, dtype=np.bool_)
+        used[unit] = True
+        present = np.flatnonzero(used)
         hashes = self.cluster_hashes
         if by == "context" or self.cluster is None:
             hashes = self.context_hashes if self.candidates is None else np.unique(self._feature_hashes)
         part: Rows = np.zeros(int(present[-1]) + 1, dtype=np.int64)
         part[present] = part_of_units(hashes[present], shares, self.lineage + key)
-        return np.asarray(part[unit])
+        pieces = (part[unit[start : start + AT_ONCE]] for start in range(0, len(unit), AT_ONCE))
+        return joined(pieces, len(unit), np.int64, mapped_file(self.action))
 
     def _unit(self, by: Unit | None) -> npt.NDArray[Any]:
         if by is None:
@@ -482,6 +495,8 @@ class LoggedData:
     @property
     def row_hashes(self) -> Hashes:
         """A hash of what each row says: context, action, reward, instant; the same in any later version of the log."""
+        if self.layout is not None:
+            return self._joined((shard.row_hashes for shard in self.shards), self.n_rows, np.uint64)
         action = mixed(vocabulary_hashes(self.actions.vocabulary))[self.action]
         hashes = mixed(self.context_hashes[self.context_index] + action) ^ number_hashes(
             self.reward_to_user_scale(self.reward)
@@ -491,6 +506,8 @@ class LoggedData:
     @property
     def duplicates(self) -> npt.NDArray[np.bool_]:
         """Which rows say exactly what an earlier row of the same cluster says: context, action, reward, instant."""
+        if self.layout is not None:
+            return self._joined((shard.duplicates for shard in self.shards), self.n_rows, np.bool_)
         hashes = self.row_hashes if self.cluster is None else mixed(self.row_hashes) ^ self.cluster_hashes[self.cluster]
         return np.asarray(occurrence(hashes) > 0)
 
@@ -529,9 +546,20 @@ class LoggedData:
         """The log in pieces: some contexts and every row that points at them, within a budget of bytes.
 
         A context takes `width` numbers of 8 bytes, one an action (or candidate) unless given. This is the one way
-        through a log.
+        through a log. A batch lies within a shard.
         """
+        if self.layout is not None:
+            return self._batches_of_shards(self.layout, budget, width)
         return batches_of(self.context_index, self.action, self.row_place, self.n_contexts, width or self.width, budget)
+
+    def _batches_of_shards(self, layout: Layout, budget: int | None, width: int | None) -> Iterator[LogBatch]:
+        for number, shard in enumerate(self.shards):
+            for batch in shard.batches(budget, width or self.width):
+                yield batch.moved(layout.rows[number], layout.contexts[number])
+
+    def _joined(self, pieces: Iterator[npt.NDArray[Any]], n: int, dtype: Any) -> npt.NDArray[Any]:
+        """What is worked out of each shard as one array; that of a store is mapped from a file too."""
+        return joined(pieces, n, dtype, mapped_file(self.action))
 
     def with_actions(self, actions: ActionTable) -> "LoggedData":
         """The same rows under another action table: ids are matched, codes and features are the table's."""
@@ -601,7 +629,8 @@ class LoggedData:
 
     def summary(self) -> dict[str, Any]:
         """Plain facts about the log, ready for JSON; rewards on the user's scale."""
-        per_context = np.bincount(self.context_index, minlength=self.n_contexts)
+        counts = [np.bincount(one.context_index, minlength=one.n_contexts).astype(np.int32) for one in self.shards]
+        per_context = np.concatenate(counts)
         facts = {
             "rows": self.n_rows,
             "contexts": self.n_contexts,

@@ -169,10 +169,7 @@ def one_row_a_request(
     of the candidate that was shown.
     """
     series, origin = table.series, table.origin
-    ids = series.pop(request)
-    if ids.null_count():
-        row = ids.is_null().arg_max() or 0
-        raise origin.bad_value(request, row, None, "must name the request of every candidate", "Drop the row.")
+    ids = _requests(request, table)
     distinct = ids.unique(maintain_order=True)
     owner = codes_in(ids, distinct)
     order = np.argsort(owner, kind="stable")
@@ -197,6 +194,28 @@ def one_row_a_request(
         else:
             collapsed[name] = own
     return Table(collapsed, Origin((part,))), tuple(varying)
+
+
+def known_by_request(table: Table, request: str) -> Table:
+    """A table with a row a request, whose rows are called by the request in what is said of them."""
+    ids = _requests(request, table)
+    if ids.is_duplicated().any():
+        named = ids.filter(ids.is_duplicated())[0]
+        raise LogError(
+            f"{table.origin.name}: request {shown(named)} has more than one row, so it shows more than one action. "
+            "Name the column with the place of each (position), or drop a row."
+        )
+    part = RequestPart(table.origin.name, len(ids), None, _mark(table.origin), requests=ids.to_list())
+    return Table(table.series, Origin((part,)))
+
+
+def _requests(request: str, table: Table) -> pl.Series:
+    """The request of every row."""
+    ids = table.series[request]
+    if ids.null_count():
+        row = ids.is_null().arg_max() or 0
+        raise table.origin.bad_value(request, row, None, "must name the request of every row", "Drop the row.")
+    return ids
 
 
 def _lists(values: pl.Series, sizes: npt.NDArray[np.int64]) -> pl.Series:

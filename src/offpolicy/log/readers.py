@@ -18,7 +18,7 @@ from offpolicy.log.features import Kind, Vocabulary, trusted
 from offpolicy.log.frames import frame_kind
 from offpolicy.log.ids import UNKNOWN, Codes, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
-from offpolicy.log.offers import CANDIDATES, Offers, one_row_a_request
+from offpolicy.log.offers import CANDIDATES, Offers, known_by_request, one_row_a_request
 from offpolicy.log.origin import Origin
 from offpolicy.log.rewards import data_range, to_unit, winsorised
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
@@ -80,8 +80,9 @@ def read_log(
     `candidates` names a column with the list of actions on offer in each row, the shown one among them;
     `candidate_features` name columns of lists with one value for each of them. A table with a row a candidate is read
     with `request` (its id) and `shown` (whether it was the one); a context column that varies within a request then
-    describes its candidates. `keep_prob` names the probability with which a row was kept in the log, so that it stands
-    for 1/keep_prob events; `row_weight` names that number itself.
+    describes its candidates. Named requests are the units of independence unless `cluster` names a larger one, and
+    errors call them by their ids. `keep_prob` names the probability with which a row was kept in the log, so that it
+    stands for 1/keep_prob events; `row_weight` names that number itself.
 
     Where requests show several actions, a row each, `request` and `position` (counted from 0 or 1) say which is which.
     The position joins the context, and what stands above in the same request is no candidate, unless the log shows an
@@ -145,7 +146,7 @@ def columns_of(
     needed, formula, kept = needed_columns(schema, keep, source_names(source))
     schema = schema.model_copy(update={"reward": formula.name})
     table = read_table(source, needed)
-    if schema.shown is not None:
+    if schema.request is not None and schema.position is None:
         table, schema = _by_request(table, schema)
     if schema.position is not None and schema.position not in schema.context:
         joined = {schema.position: "categorical"} | schema.kinds
@@ -169,16 +170,18 @@ def needed_columns(
 
 
 def _by_request(table: Table, schema: LogSchema) -> tuple[Table, LogSchema]:
-    """A table with a row a candidate as one with a row a request, and the schema of that."""
+    """A table with a row a request, those with a row a candidate included, and its schema: requests are the units."""
     assert schema.request is not None
-    assert schema.shown is not None
+    units = {"request": None, "shown": None, "cluster": schema.cluster or schema.request}
+    if schema.shown is None:
+        return known_by_request(table, schema.request), schema.model_copy(update=units)
     asked = (*schema.context, *schema.candidate_features)
     table, varying = one_row_a_request(table, schema.request, schema.shown, schema.action, asked)
     context = tuple(name for name in schema.context if name not in varying)
     if not context:
         raise LogError("Every context column varies within a request, so none is left for the request itself.")
     changes = {"candidates": CANDIDATES, "candidate_features": varying, "context": context}
-    return table, schema.model_copy(update=changes | {"request": None, "shown": None})
+    return table, schema.model_copy(update=changes | units)
 
 
 def _check_formulas(formulas: Sequence[Expression], known: Sequence[str], others: Sequence[str]) -> None:

@@ -9,7 +9,8 @@ from offpolicy.errors import LogError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.features import Vocabulary
-from offpolicy.log.ids import Codes, owned, sealed
+from offpolicy.log.ids import Codes, sealed
+from offpolicy.log.mapped import AT_ONCE, joined, mapped_file
 
 ROW_ARRAYS: dict[str, Any] = {
     "context_index": np.int32,
@@ -79,7 +80,8 @@ def compacted(index: Codes, size: int) -> tuple[npt.NDArray[np.int64], Codes]:
     used[index] = True
     renumbered = np.cumsum(used, dtype=np.int32)
     renumbered -= 1
-    return np.flatnonzero(used), owned(renumbered[index])
+    pieces = (renumbered[index[start : start + AT_ONCE]] for start in range(0, len(index), AT_ONCE))
+    return np.flatnonzero(used), joined(pieces, len(index), np.int32, mapped_file(index))
 
 
 def check_offered(candidates: Candidates, actions: ActionTable, context_index: Codes, action: Codes) -> None:

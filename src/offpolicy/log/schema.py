@@ -55,7 +55,7 @@ class LogSchema(BaseModel):
     candidate_features: Annotated[tuple[ColumnName, ...], BeforeValidator(_as_tuple)] = ()
     """Columns of lists, one value for each candidate."""
     request: ColumnName | None = None
-    """Where the table has a row a candidate: the request it belongs to."""
+    """The request of a row: of a candidate, of one of several actions shown, or of the list of candidates."""
     shown: ColumnName | None = None
     """And whether it is the one that was shown."""
     position: ColumnName | None = None
@@ -95,10 +95,12 @@ class LogSchema(BaseModel):
                 "shown belongs to tables with a row a candidate, position to tables with a row an action shown. Keep "
                 "the rows that were shown, and list what was on offer in a column named by candidates."
             )
-        if (self.request is None) != (self.shown is None and self.position is None):
+        alone = self.shown is None and self.position is None
+        if self.request is None if not alone else self.request is not None and self.candidates is None:
             raise ParameterError(
                 "request needs one more column: shown in a table with a row a candidate, position in one with several "
-                "actions shown a request; and both of these need request. Name the other column."
+                "actions shown a request, or candidates. For shown and position: both of these need request. Name the "
+                "other column."
             )
         if self.shown is not None and self.candidates is not None:
             raise ParameterError("Candidates are a column of lists or rows of their own, not both: drop one.")

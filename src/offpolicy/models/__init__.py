@@ -13,7 +13,7 @@ from offpolicy.models.all_actions import (
 from offpolicy.models.choices import Offered, candidate_logits, log_softmax_of_some
 from offpolicy.models.columns import FURTHEST, FittedColumn, IdColumn, IdPositions, NumberColumn, column_from_json
 from offpolicy.models.encoders import DesignMatrix, pooled_ids
-from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, gradient_step
+from offpolicy.models.epochs import Batch, Batches, ContextBatches, RowBatches, ascend, clipped_step, gradient_step
 from offpolicy.models.grouped import GroupedScorer
 from offpolicy.models.network import NetworkScorer, id_columns, network_scorer
 from offpolicy.models.normalisers import Full, InBatch, Normaliser, Sampled
@@ -81,6 +81,7 @@ __all__ = [
     "best_first",
     "build_scorer",
     "candidate_logits",
+    "clipped_step",
     "column_from_json",
     "expectation",
     "gradient_step",

@@ -138,6 +138,15 @@ def gradient_step(optimiser: torch.optim.Optimizer, objective: Tensor, max_norm:
     for parameter in parameters:  # torch's own helpers for this and for the norm take longer than a small step
         parameter.grad = None
     (-objective).backward()  # type: ignore[no-untyped-call]
+    return clipped_step(optimiser, max_norm)
+
+
+def clipped_step(optimiser: torch.optim.Optimizer, max_norm: float = MAX_GRADIENT_NORM) -> float:
+    """One step along the gradients that the parameters hold, which are scaled down to a norm; returns the norm before.
+
+    There is no step where that is not finite.
+    """
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = math.hypot(*(float(torch.linalg.vector_norm(gradient)) for gradient in gradients))
     if not math.isfinite(norm):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.errors import ParameterError
+from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.log import ActionTable, EmbeddingColumn, FeatureTable, LoggedData, NumericColumn
 from offpolicy.policies.policy import Policy, aligned
 from offpolicy.policies.simple import UniformPolicy
@@ -57,8 +57,18 @@ class FunctionPolicy:
 
     def log_probs(self, contexts: FeatureTable) -> Tensor:
         """The function's answer, checked to be distributions."""
-        output = self.function(contexts)
-        probs = output.detach() if isinstance(output, Tensor) else torch.from_numpy(np.array(output, dtype=np.float64))
+        try:
+            output = self.function(contexts)
+            probs = output.detach() if isinstance(output, Tensor) else torch.from_numpy(np.array(output, np.float64))
+        except OffPolicyError:
+            raise
+        except Exception as error:  # whatever a user's own function does
+            said = " ".join(str(error).split())[:200].rstrip(".")
+            raise ParameterError(
+                f"The policy function failed with {type(error).__name__}: {said}. It is given a table of "
+                f"{contexts.n_rows} contexts (and, if it takes two arguments, the ids of the {self.n_actions} actions) "
+                "and returns probabilities, one row per context and one column per action."
+            ) from error
         if probs.shape != (contexts.n_rows, self.n_actions):
             raise ParameterError(
                 f"The policy function must return probabilities of shape ({contexts.n_rows}, {self.n_actions}), one "

@@ -107,20 +107,20 @@ class OverShards(Likelihood):
         self, scorer: Scorer, log: LoggedData, crew: Crew, statistics: Statistics, shards: Sequence[int]
     ) -> None:
         """The first shards, or all of them."""
-        self.scorer, self.crew, self.shards = scorer, crew, list(shards)
+        self.crew, self.shards = crew, list(shards)
         self.dtype, self.axes = statistics.dtype, statistics.axes
         sums = statistics.whole if len(shards) == log.n_shards else statistics.train
         self.seen = (sums[:, -1] > 0).nonzero()[:, 0]
         self.events = float(sums[:, -1].sum())
         self.sums = sums[self.seen].to(self.dtype)
         self.count = self.sums[:, -1]
-        self.place = torch.full((log.n_actions,), -1).index_put((self.seen,), torch.arange(len(self.seen)))
+        place = torch.full((log.n_actions,), -1).index_put((self.seen,), torch.arange(len(self.seen)))
+        self.given = crew.share((scorer, self.axes, self.dtype, place))
 
     def log_totals(self, weights: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
         """Parameters to the workers, sums back from every shard, merged in shard order in float64."""
-        given = (self.scorer, self.axes, self.dtype, self.place, weights.numpy(), bias.numpy())
         value, gradient = 0.0, torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.float64)
-        for found, of_shard in self.crew.map(_log_totals, *given, only=self.shards):
+        for found, of_shard in self.crew.map(_log_totals, self.given, weights.numpy(), bias.numpy(), only=self.shards):
             value += found
             gradient += torch.from_numpy(of_shard)
         gradient = gradient.to(self.dtype)
@@ -157,14 +157,12 @@ def _sums(shard: LoggedData, index: int, scorer: Scorer, axes: Axes, dtype: torc
 def _log_totals(
     shard: LoggedData,
     index: int,
-    scorer: Scorer,
-    axes: Axes,
-    dtype: torch.dtype,
-    place: Tensor,
+    given: tuple[Scorer, Axes, torch.dtype, Tensor],
     weights: npt.NDArray[np.floating],
     bias: npt.NDArray[np.floating],
 ) -> tuple[float, npt.NDArray[np.floating]]:
     """Σ over events of log Σ_a exp(x·w_a + c_a), and its gradient, (seen, r + 1)."""
+    scorer, axes, dtype, place = given
     features, weight = _features(shard, scorer, axes, dtype), _context_weight(shard)
     offered: Offered | None = None if shard.candidates is None else offered_of(shard.candidates).within(place)
     parameters = torch.tensor(weights), torch.tensor(bias)

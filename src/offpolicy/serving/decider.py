@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic_core import to_json
 
 from offpolicy.checks import Range, check_choice, check_number
-from offpolicy.serving.encoding import Floats, KnownIds
+from offpolicy.serving.encoding import Floats, KnownIds, Offer
 from offpolicy.serving.policy import ServedPolicy, load_policy
 
 Id: TypeAlias = int | str | bool | None
@@ -102,7 +102,7 @@ class Decider:
         self._key = hashlib.blake2b(f"{salt}\0{policy.digest}".encode(), digest_size=32).digest()
         self._keep_key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
         offered = np.isfinite(policy.scores({}, None, []))
-        self._codes = None if offered.all() else np.flatnonzero(offered)
+        self._whole = None if offered.all() else Offer(np.flatnonzero(offered))
         self._excluded = frozenset(np.flatnonzero(~offered).tolist())
         self.catalogue: list[Id] = [a for a, usable in zip(policy.actions, offered, strict=True) if usable]
         self.catalogue_digest = digest_of(self.catalogue)
@@ -154,15 +154,17 @@ class Decider:
         """The actions on offer, their probabilities with and without the floor, and the digest of the list."""
         unusable: list[str] = []
         if request.candidates is None:
-            scores = self.policy.scores(request.context, self._codes, unusable)
+            scores = self.policy.scores(request.context, self._whole, unusable)
             offered: Sequence[Id] = self.catalogue
             prob, digest = softmax(scores), self.catalogue_digest
         else:
-            offered, codes = self._candidates(request.candidates, notes)
+            offered, codes, places = self._candidates(request.candidates, notes)
             prob, digest = np.zeros(len(codes)), digest_of(request.candidates)
             known = codes >= 0
             if known.any():
-                prob[known] = softmax(self.policy.scores(request.context, codes[known], unusable))
+                known_places = [place for place, one in zip(places, known, strict=True) if one]
+                offer = Offer(codes[known], known_places, len(request.candidates))
+                prob[known] = softmax(self.policy.scores(request.context, offer, unusable))
             elif len(codes):
                 prob[:] = 1.0 / len(codes)
                 notes.append("no candidate is known: drawn uniformly")
@@ -172,18 +174,24 @@ class Decider:
             notes.append(f"missing or unknown: {', '.join(dict.fromkeys(unusable))}")
         return offered, with_floor(prob, self.epsilon) if self.epsilon and len(prob) else prob, prob, digest
 
-    def _candidates(self, candidates: Sequence[Id], notes: list[str]) -> tuple[list[Id], npt.NDArray[np.int64]]:
-        """The candidates once each, without those the policy excludes, and their codes (−1: unknown to it)."""
-        usable = [action for action in candidates if isinstance(action, IDS)]
+    def _candidates(
+        self, candidates: Sequence[Id], notes: list[str]
+    ) -> tuple[list[Id], npt.NDArray[np.int64], list[int]]:
+        """The candidates once each, without those the policy excludes; their codes (−1: unknown to it), and places."""
+        listed = [place for place, action in enumerate(candidates) if isinstance(action, IDS)]
+        usable = [candidates[place] for place in listed]
         if len(usable) < len(candidates):
             notes.append(f"{len(candidates) - len(usable)} candidates are no ids")
-        pairs = zip(usable, self._known.codes(usable), strict=True)
-        once = {(type(action), action): (action, code) for action, code in pairs if code not in self._excluded}
-        codes = np.array([code for _, code in once.values()], dtype=np.int64)
+        pairs = zip(usable, self._known.codes(usable), listed, strict=True)
+        once: dict[tuple[type, Id], tuple[Id, int, int]] = {}
+        for action, code, place in pairs:
+            if code not in self._excluded:
+                once.setdefault((type(action), action), (action, code, place))
+        codes = np.array([code for _, code, _ in once.values()], dtype=np.int64)
         unknown = int((codes < 0).sum())
         if unknown:
             notes.append(f"{unknown} of {len(once)} candidates unknown")
-        return [action for action, _ in once.values()], codes
+        return [action for action, _, _ in once.values()], codes, [place for _, _, place in once.values()]
 
     def _draw(self, request: Request, prob: Floats) -> tuple[list[int], list[float]]:
         """Positions of k different actions, and the probability of each given those before it."""

@@ -5,6 +5,7 @@ was read so), an id as unknown, a bag as empty. The names of such columns are no
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
@@ -24,6 +25,18 @@ EPS = 1e-5
 PLAIN = {float, int}
 NUMBERS = (float, int, np.floating, np.integer)
 LISTS = (list, tuple, np.ndarray)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The actions on offer that a policy knows."""
+
+    codes: npt.NDArray[np.int64]
+    """Theirs, in the policy's table."""
+    places: Sequence[int] = ()
+    """Where each stands in the list of the request; none where the request lists nothing."""
+    listed: int = 0
+    """The length of that list."""
 
 
 class State(Protocol):
@@ -52,13 +65,13 @@ class Numbers:
         for name, width, single in self.columns:
             value = values.get(name)
             if single:
-                raw.append(value if type(value) in PLAIN else _number(value))
+                raw.append(value if type(value) in PLAIN else number(value))
             else:
                 raw += _vector(value, width)
         try:
             given = np.array(raw, dtype=np.float64)
         except OverflowError:
-            given = np.array([_number(value) for value in raw])
+            given = np.array([number(value) for value in raw])
         usable = np.abs(given) <= LARGEST
         if not usable.all():
             notes += dict.fromkeys(self.names[i] for i in np.flatnonzero(~usable))
@@ -168,6 +181,29 @@ class Design:
         return np.concatenate([plain, plain[self.pairs[0]] * plain[self.pairs[1]]])
 
 
+class CandidateScores:
+    """What features of candidates, lists beside the list of candidates as in a log, add to their scores: z·v."""
+
+    def __init__(self, recipe: Mapping[str, Any], weights: npt.NDArray[Any]) -> None:
+        """Take the recipe of their design and v."""
+        self.columns = [str(column["name"]) for column in recipe["columns"]]
+        self.design, self.weights = Design(recipe), _double(weights)
+
+    def __call__(self, values: Values, offer: "Offer", notes: list[str]) -> Floats:
+        """A number for each action on offer; a list that does not fit the candidates counts as missing."""
+        if not offer.places:  # the whole catalogue: nothing is known of its features
+            notes += self.columns
+            return np.zeros(len(offer.codes))
+        lists: dict[str, Any] = {}
+        for name in self.columns:
+            given = values.get(name)
+            if isinstance(given, LISTS) and len(given) == offer.listed:
+                lists[name] = given
+        return np.array(
+            [self.design({name: given[i] for name, given in lists.items()}, notes) @ self.weights for i in offer.places]
+        )
+
+
 class Network:
     """The design, two hidden layers over it and over its cut numbers, and the embeddings of ids."""
 
@@ -198,7 +234,7 @@ class ContextTower:
     def __init__(self, recipe: Mapping[str, Any], tensors: Tensors) -> None:
         """Take the recipe and the weights."""
         self.columns = [Numbers([c]) if "mean" in c else Ids(c) for c in recipe["index"]["columns"]]
-        self.tower = Tower(recipe["tower"], _under("tower.", tensors))
+        self.tower = Tower(recipe["tower"], under("tower.", tensors))
 
     def __call__(self, values: Values, notes: list[str]) -> Floats:
         """e(x)."""
@@ -225,7 +261,7 @@ class Tower:
         ]
         self.folded: tuple[Floats, Floats] | None = None
         if not recipe["plain"]:
-            norm = {name: _double(values) for name, values in _under("norm.", tensors).items()}
+            norm = {name: _double(values) for name, values in under("norm.", tensors).items()}
             scale = norm["weight"] / np.sqrt(norm["running_var"] + EPS)
             last = _double(tensors["last"])
             self.folded = (last * scale).T, last @ (norm["bias"] - norm["running_mean"] * scale)
@@ -239,7 +275,7 @@ class Tower:
 
 def item_vectors(recipe: Mapping[str, Any], tensors: Tensors) -> Floats:
     """e_a of all actions, (actions, dim)."""
-    tower = Tower(recipe["tower"], _under("tower.", tensors))
+    tower = Tower(recipe["tower"], under("tower.", tensors))
     tables = iter(tower.embeddings)
     vectors = [next(tables)]
     for i, block in enumerate(recipe["tower"]["blocks"][1:]):
@@ -262,8 +298,8 @@ def state_of(recipe: Mapping[str, Any], tensors: Tensors) -> State:
     if kind == "network":
         return Network(recipe, tensors)
     if kind == "two_tower":
-        return ContextTower(recipe["user"], _under("user_tower.", tensors))
-    return state_of(recipe["user"], _under("user.", tensors))
+        return ContextTower(recipe["user"], under("user_tower.", tensors))
+    return state_of(recipe["user"], under("user.", tensors))
 
 
 def action_side(recipe: Mapping[str, Any], tensors: Tensors) -> tuple[Floats, Floats]:
@@ -271,7 +307,7 @@ def action_side(recipe: Mapping[str, Any], tensors: Tensors) -> tuple[Floats, Fl
     bias = _double(tensors["bias"])
     if recipe["kind"] in ("linear", "network"):
         return _double(tensors["weights"]), bias
-    return _double(tensors["projection"]) * item_vectors(recipe["items"], _under("item_tower.", tensors)), bias
+    return _double(tensors["projection"]) * item_vectors(recipe["items"], under("item_tower.", tensors)), bias
 
 
 def mean_row(table: Floats, places: Sequence[int]) -> Floats:
@@ -281,7 +317,8 @@ def mean_row(table: Floats, places: Sequence[int]) -> Floats:
     return np.asarray(table[places].mean(0)) if len(places) else np.zeros(table.shape[1])
 
 
-def _under(prefix: str, tensors: Tensors) -> Tensors:
+def under(prefix: str, tensors: Tensors) -> Tensors:
+    """The tensors of a part."""
     return {name.removeprefix(prefix): values for name, values in tensors.items() if name.startswith(prefix)}
 
 
@@ -289,7 +326,8 @@ def _double(values: npt.NDArray[Any]) -> Floats:
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
+    """A number, or NaN where there is none."""
     try:
         return float(value) if isinstance(value, NUMBERS) else np.nan
     except OverflowError:
@@ -300,4 +338,4 @@ def _vector(value: Any, width: int) -> list[Any]:
     if not isinstance(value, LISTS) or len(value) != width:
         return [np.nan] * width
     given = value.tolist() if isinstance(value, np.ndarray) else list(value)
-    return given if set(map(type, given)) <= PLAIN else [_number(one) for one in given]
+    return given if set(map(type, given)) <= PLAIN else [number(one) for one in given]

@@ -15,10 +15,26 @@ from offpolicy.atomic import versions
 from offpolicy.errors import ArtifactError, MissingExtraError
 from offpolicy.log import EVERY, source_of, with_derived
 from offpolicy.policy_files import PolicyFiles, from_current_version, policy_folder, read_version
-from offpolicy.serving.encoding import Floats, State, Values, action_side, state_of
+from offpolicy.serving.encoding import (
+    LISTS,
+    CandidateScores,
+    Floats,
+    Offer,
+    State,
+    Values,
+    action_side,
+    number,
+    state_of,
+    under,
+)
 
 KINDS = ("linear", "network", "two_tower", "logging_two_tower")
+"""Kinds of scorers that run in NumPy, by themselves or as the base of one that looks at features of candidates."""
 SCORER = "scorer."
+OF_SETS = ("candidates", "candidates.length")
+"""Inputs of a graph that chooses among candidates."""
+NO_INTEGER = -(2**63)
+"""What such a graph takes for an integer id that is none."""
 
 
 class ServedPolicy:
@@ -35,7 +51,8 @@ class ServedPolicy:
         zeros = [name for name in means if _is_zero(name, self.roles.get("missing") or {})]
         self.fills = means | {name: [0.0] * len(means[name]) for name in zeros}
         """What stands for a missing number, by column: the mean of the log, or 0 where the log was read so."""
-        self.means = {name: mean for name, mean in means.items() if name not in zeros}
+        own = {column["name"] for column in self.columns}  # the others are of features of candidates
+        self.means = {name: mean for name, mean in means.items() if name in own and name not in zeros}
         self._derived = [one["name"] for one in self.columns if source_of(one["name"]) != one["name"]]
         low, high = facts.get("reward_range") or (0.0, 1.0)
         self.reward_range = (float(low), float(high))
@@ -43,8 +60,8 @@ class ServedPolicy:
     width = 64
     """Multiplications that the score of one action takes, roughly."""
 
-    def scores(self, values: Values, codes: npt.NDArray[np.int64] | None, notes: list[str]) -> Floats:
-        """The scores of the actions with these codes (None: all of them)."""
+    def scores(self, values: Values, offer: Offer | None, notes: list[str]) -> Floats:
+        """The scores of the actions on offer (None: all of them, without any features of candidates)."""
         raise NotImplementedError
 
     def with_derived(self, values: Values) -> Values:
@@ -74,13 +91,18 @@ class NumpyPolicy(ServedPolicy):
             facts |= {"columns": document["context"], "reward_range": document["reward_range"]}
             facts["means"] = _means(recipe)
             super().__init__(files.digest, document["actions"]["ids"], facts)
-            content = safetensors.numpy.load(files.weights)
-            tensors = {n.removeprefix(SCORER): v for n, v in content.items() if n.startswith(SCORER)}
-            problem = None if recipe["kind"] in KINDS else f"NumPy cannot run a scorer of kind {recipe['kind']!r}"
+            tensors = under(SCORER, safetensors.numpy.load(files.weights))
+            self.added: CandidateScores | None = None
+            base, own = recipe, tensors
+            if recipe["kind"] == "candidates":
+                base, own = recipe["base"], under("base.", tensors)
+            problem = None if base["kind"] in KINDS else f"NumPy cannot run a scorer of kind {base['kind']!r}"
             if problem is None:
                 _put_fills(recipe, self.fills)
-                self.state: State = state_of(recipe, tensors)
-                self.weights, self.bias = action_side(recipe, tensors)
+                self.state: State = state_of(base, own)
+                self.weights, self.bias = action_side(base, own)
+                if base is not recipe:
+                    self.added = CandidateScores(recipe["candidate_design"], tensors["candidate_weights"])
                 self.width = self.weights.shape[1]
                 self.bias[document["excluded"]] = -np.inf
                 problem = _unusable(self.scores({}, None, []), self.actions)
@@ -92,12 +114,14 @@ class NumpyPolicy(ServedPolicy):
                 "export --onnx` and serve that file."
             )
 
-    def scores(self, values: Values, codes: npt.NDArray[np.int64] | None, notes: list[str]) -> Floats:
-        """W·h(x) + b."""
+    def scores(self, values: Values, offer: Offer | None, notes: list[str]) -> Floats:
+        """W·h(x) + b, and what features of candidates add."""
         state = self.state(self.with_derived(values) if self._derived else values, notes)
-        if codes is None:
+        if offer is None:
+            notes += [] if self.added is None else self.added.columns
             return self.weights @ state + self.bias
-        return self.weights[codes] @ state + self.bias[codes]
+        own = self.weights[offer.codes] @ state + self.bias[offer.codes]
+        return own if self.added is None else own + self.added(values, offer, notes)
 
 
 class OnnxPolicy(ServedPolicy):
@@ -125,8 +149,10 @@ class OnnxPolicy(ServedPolicy):
         self._missing: dict[str, Any] = json.loads(facts["missing"])
         self._lengths: dict[str, str] = json.loads(facts["bag_lengths"])
         self._inputs = {one.name: one for one in self._session.get_inputs()}
+        expected = {name for column in columns for name in (column["name"], self._lengths.get(column["name"]))}
+        self._of_candidates = [name for name in self._inputs if name not in {*expected, *OF_SETS}]
 
-    def scores(self, values: Values, codes: npt.NDArray[np.int64] | None, notes: list[str]) -> Floats:
+    def scores(self, values: Values, offer: Offer | None, notes: list[str]) -> Floats:
         """log π of the graph, which is a score like any other."""
         inputs: dict[str, npt.NDArray[Any]] = {}
         values = self.with_derived(values)
@@ -137,8 +163,36 @@ class OnnxPolicy(ServedPolicy):
                 inputs[name] = self._numbers(name, kind, value, notes)
             else:
                 self._ids(name, kind, value, inputs, notes)
-        scores = self._session.run(["log_probabilities"], inputs)[0][0].astype(np.float64)
-        return np.asarray(scores if codes is None else scores[codes])
+        among = offer is not None and OF_SETS[0] in self._inputs
+        if OF_SETS[0] in self._inputs:
+            self._sets(values, offer, inputs, notes)
+        output = "candidate_log_probabilities" if among else "log_probabilities"
+        scores = self._session.run([output], inputs)[0][0].astype(np.float64)
+        return np.asarray(scores if offer is None or among else scores[offer.codes])
+
+    def _sets(self, values: Values, offer: Offer | None, inputs: dict[str, Any], notes: list[str]) -> None:
+        """The candidates, by their ids, and what the graph asks of each."""
+        ids, length = OF_SETS
+        codes = [0] if offer is None else offer.codes.tolist()  # a stand-in: nobody asks for its score
+        wanted: Any = object if "string" in self._inputs[ids].type else np.int64
+        inputs[ids] = np.array([[self.actions[code] for code in codes]], dtype=wanted)
+        inputs[length] = np.array([len(codes)])
+        for name in self._of_candidates:
+            given, kind = values.get(name), self._inputs[name].type
+            fits = offer is not None and bool(offer.places) and isinstance(given, LISTS) and len(given) == offer.listed
+            listed = [given[i] for i in offer.places] if fits and offer is not None and given is not None else None
+            own = [None] * len(codes) if listed is None else listed
+            if "double" not in kind:
+                text = "string" in kind
+                missing: Any = "" if text else NO_INTEGER
+                fine = [isinstance(one, str if text else int) for one in own]
+                usable = [one if good else missing for one, good in zip(own, fine, strict=True)]
+                inputs[name] = np.array([usable], dtype=object if text else np.int64)
+            else:
+                numbers = np.array([[number(one) for one in own]])
+                fine = np.isfinite(numbers)[0].tolist()
+                inputs[name] = np.where(np.isfinite(numbers), numbers, self.fills.get(name, [0.0])[0])
+            notes += [] if all(fine) else [name]
 
     def _numbers(self, name: str, kind: str, value: Any, notes: list[str]) -> npt.NDArray[Any]:
         mean = self.fills[name]

@@ -60,19 +60,20 @@ def run_evaluate(
     targets = {name: _target(one, spec) for name, one in sources.items()}
     model = options.model(spec, named)
     folders = [*([] if folder is None else [folder]), *(run_folder(asked[name]) for name in saved)]
-    nuisances, taken = nuisances_of(part, model, options.seed, folders)
-    evaluator = Evaluator(
+    nuisances, taken = nuisances_of(part, model, options.seed, folders, memory=spec.memory, engine=options.engine)
+    with Evaluator(
         nuisances,
         {name: targets[name] for name in policies},
         {name: targets[name] for name in references},
         spec.asked(replace(asked_for, level=options.level, seed=options.seed)),
-    )
-    models = evaluator.propensity_models() if options.propensity_models else []
-    said = (
-        *(*spec.notes, *dropped, *log.treated, *kind_notes(spec, log), *unused_propensities(spec, model)),
-        *(*joined, *notes, *taken, *own_notes(evaluator)),
-    )
-    results = document("evaluate", clock.facts(options, said), spec, evaluator, propensity_models=models)
+        options.engine,
+    ) as evaluator:
+        models = evaluator.propensity_models() if options.propensity_models else []
+        said = (
+            *(*spec.notes, *dropped, *log.treated, *kind_notes(spec, log), *unused_propensities(spec, model)),
+            *(*joined, *notes, *taken, *own_notes(evaluator)),
+        )
+        results = document("evaluate", clock.facts(options, said), spec, evaluator, propensity_models=models)
     files = {}
     if folder is not None:
         mark_folder(folder, "evaluate")
@@ -146,8 +147,14 @@ def with_tables(log: LoggedData, sources: Mapping[str, Any], spec: LogSpec) -> t
 def own_notes(evaluator: Evaluator) -> tuple[str, ...]:
     """What was done to further rewards, and a warning where the fit of β̂ did not converge."""
     note = evaluator.evaluation.logging.note
+    nuisances, sampled = evaluator.nuisances, ""
+    if nuisances.sample_share < 1:
+        sampled = (
+            f"The log is read in {evaluator.log.n_shards} shards: models of β̂ and of rewards are fitted to a sample of "
+            f"{nuisances.fitted_log.n_rows:,} rows (whole units; a linear β̂ is fitted to all), values use all rows."
+        )
     treated = dict.fromkeys(said for log in evaluator.other_logs.values() for said in log.treated)
-    return (*(said for said in treated if said not in evaluator.log.treated), *((note,) if note else ()))
+    return (*(said for said in treated if said not in evaluator.log.treated), *filter(None, (note, sampled)))
 
 
 def run_folder(path: str | Path) -> Path:

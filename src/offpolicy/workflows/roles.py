@@ -226,6 +226,8 @@ def infer(spec: LogSpec) -> LogSpec:
     path = expanded(spec.source)[0]
     form = format_of(path)
     names = column_names(path, form)
+    if not names:
+        raise LogError(f"{path} is empty: it has no columns. A log needs at least one row.")
     notes: list[str] = []
     if form == "dsjson" or form == "cb":
         found = vowpal_log(expanded(spec.source), form)

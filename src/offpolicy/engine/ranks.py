@@ -1,0 +1,77 @@
+"""Processes that torchrun starts: each runs the whole script, owns some shards, and gathers what the others found."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from offpolicy.engine.crew import Crew, Engine, owners, source_of
+from offpolicy.engine.holdings import Held, Shared
+from offpolicy.engine.process import performed, result_of
+from offpolicy.errors import OffPolicyError
+
+if TYPE_CHECKING:
+    from offpolicy.log import LoggedData
+
+
+class Ranks(Engine):
+    """The processes of one torchrun, over gloo.
+
+    Results are gathered and every process merges them in shard order, where all_reduce would add them up in an order
+    that depends on how many there are. A process that is lost ends all; torchrun starts them again (`--max-restarts`),
+    and a training resumes from its checkpoint.
+    """
+
+    name = "torchrun"
+
+    def __init__(self) -> None:
+        """Join the group that the environment names."""
+        import torch.distributed as group
+
+        self.group: Any = group
+        if "RANK" not in os.environ:
+            raise OffPolicyError(
+                "engine 'torchrun' is for scripts that torchrun starts. Run: torchrun --nproc-per-node 2 script.py"
+            )
+        self.started = not group.is_initialized()
+        if self.started:
+            group.init_process_group("gloo")
+        self.workers, self.rank = int(group.get_world_size()), int(group.get_rank())
+        self.writes = self.rank == 0
+
+    @contextmanager
+    def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[Crew]:
+        owned = owners(log, self.workers, groups)
+        mine = owned[self.rank] if self.rank < len(owned) else []
+        held = Held(source_of(log, mine))
+        try:
+            yield _CrewOfRanks(self.group, held, mine, log.n_shards, self.workers)
+        finally:
+            held.close()
+
+    def close(self) -> None:
+        """Leave the group if it was joined here."""
+        if self.started and self.group.is_initialized():
+            self.group.destroy_process_group()
+
+
+class _CrewOfRanks:
+    def __init__(self, group: Any, held: Held, mine: Sequence[int], n_shards: int, workers: int) -> None:
+        self.group, self.held, self.mine = group, held, set(mine)
+        self.n_shards, self.workers = n_shards, workers
+
+    def share(self, value: Any) -> Shared:
+        shared = Shared(len(self.held.shared))
+        self.held.shared[shared.number] = value
+        return shared
+
+    def map(
+        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, at_once: bool = False
+    ) -> Iterator[Any]:
+        wanted = list(range(self.n_shards) if only is None else only)
+        own = {index: performed(self.held.run, (index, function, arguments)) for index in wanted if index in self.mine}
+        gathered: list[Any] = [None] * self.workers
+        self.group.all_gather_object(gathered, own)
+        found = {index: answer for one in gathered for index, answer in one.items()}
+        for index in wanted:
+            yield result_of(found.pop(index), getattr(function, "__name__", "A function"))

@@ -1,0 +1,200 @@
+"""What a worker does in training over shards: gradients of micro-batches of its own shards, at weights it is sent."""
+
+import copy
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from offpolicy.engine import shard_cache, spilled
+from offpolicy.learning.config import LearnerConfig
+from offpolicy.learning.methods import MethodSpec
+from offpolicy.learning.objective import Objective, Observed
+from offpolicy.learning.objectives import Moments
+from offpolicy.learning.rows import RowInputs, row_count, row_inputs
+from offpolicy.log import LoggedData
+from offpolicy.models import Batch, ContextBatches, Scorer
+from offpolicy.policies import Policy, tensor
+from offpolicy.propensity import LoggingPolicy
+from offpolicy.rewards import RewardModel, row_rewards
+from offpolicy.seeding import torch_generator
+from offpolicy.uncertainty import uncertainty_of
+
+Arrays = list[npt.NDArray[Any]]
+
+
+@dataclass
+class Lesson:
+    """What does not change while learning, sent to every worker once."""
+
+    scorer: Scorer
+    """The worker's own copy, into which the weights of each step are written."""
+    spec: MethodSpec
+    config: LearnerConfig
+    logging: Policy | None
+    reward_model: RewardModel | None
+    groups: Tensor | None
+    form: Mapping[str, Any]
+    """Which U is computed, where one is."""
+    n_contexts: int
+    contexts_a_batch: int
+    events_a_batch: float = 1.0
+    at: tuple[int, int] | None = None
+    """The epoch and step whose weights the scorer has."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The scorer as a module."""
+        assert isinstance(self.scorer, nn.Module)
+        return self.scorer
+
+    def take(self, step: "Step") -> None:
+        """Write the weights of a step into the scorer."""
+        if self.at == (step.epoch, step.number):
+            return
+        with torch.no_grad():
+            for own, values in zip(trained(self.scorer), step.weights, strict=True):
+                own.copy_(torch.from_numpy(values))
+            for state, values in zip(moving(self.scorer), step.buffers, strict=True):
+                state.copy_(torch.from_numpy(values))
+        self.module.train()
+        self.at = (step.epoch, step.number)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step sends to the workers."""
+
+    epoch: int
+    number: int
+    weights: Arrays
+    buffers: Arrays
+    spec: MethodSpec
+    moments: Moments | None
+    pieces: Mapping[int, int]
+    """Which batch of its epoch each shard takes."""
+
+
+class Found(NamedTuple):
+    """What a micro-batch leaves."""
+
+    gradient: Arrays
+    buffers: Arrays
+    value: float
+    observed: Observed
+
+
+@dataclass
+class Reading:
+    """A shard that is being read: its batches in the order of an epoch, and what weighs their rows."""
+
+    epoch: int
+    scorer: Scorer
+    objective: Objective
+    batches: Iterator[Batch]
+    n: int
+    at: int = field(default=0)
+
+
+def trained(scorer: Scorer) -> list[nn.Parameter]:
+    """The parameters that are learned."""
+    return [p for p in scorer.parameters() if p.requires_grad]
+
+
+def moving(scorer: Scorer) -> list[Tensor]:
+    """Floating-point state that follows the data without a gradient, such as running means."""
+    assert isinstance(scorer, nn.Module)
+    return [values for values in scorer.buffers() if values.is_floating_point()]
+
+
+def measured(shard: LoggedData, index: int, lesson: Lesson) -> tuple[int, float, bool]:
+    """Computes the row inputs of a shard; its number of batches and events, and whether any row counts."""
+    objective = _objective(shard, lesson)
+    counted = objective.counted()
+    contexts = np.unique(shard.context_index[counted.numpy()])
+    return -(-len(contexts) // lesson.contexts_a_batch), shard.n_events, bool(counted.any())
+
+
+def gradient(shard: LoggedData, index: int, lesson: Lesson, step: Step) -> Found:
+    """The gradient of the objective on one micro-batch."""
+    lesson.take(step)
+    reading = _reading(shard, index, lesson, step)
+    objective = replace(
+        reading.objective,
+        spec=step.spec,
+        moments=step.moments,
+        observed=Observed(),
+        events_a_batch=lesson.events_a_batch,
+    )
+    batch = next(reading.batches)
+    reading.at += 1
+    scorer, parameters = reading.scorer, trained(lesson.scorer)
+    with torch.random.fork_rng(devices=[]):
+        drawn = torch_generator(lesson.config.seed, "learning", "drawn", step.epoch, step.number, index)
+        torch.manual_seed(drawn.initial_seed())
+        value = objective.of(scorer, batch)
+        found = torch.autograd.grad(value, parameters, allow_unused=True)
+    if reading.at == reading.n:
+        shard_cache().pop("reading")
+    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    kept = [values.numpy().copy() for values in moving(lesson.scorer)]
+    if kept:  # the next micro-batch starts from the step's state again
+        lesson.at = None
+    return Found([g.numpy() for g in gradients], kept, float(value.detach()), objective.observed)
+
+
+def _reading(shard: LoggedData, index: int, lesson: Lesson, step: Step) -> Reading:
+    """The shard at the batch that is wanted: as the last step left it, or read up to there again."""
+    cache, wanted = shard_cache(), step.pieces[index]
+    known: Reading | None = cache.get("reading")
+    if known is not None and (known.epoch, known.at) == (step.epoch, wanted):
+        return known
+    objective = _objective(shard, lesson)
+    counted = objective.counted()
+    rows = None if bool(counted.all()) else np.flatnonzero(counted.numpy())
+    batches = ContextBatches(shard, lesson.contexts_a_batch, rows)
+    order = torch_generator(lesson.config.seed, "learning", "epoch", step.epoch, index)
+    scorer = copy.copy(lesson.scorer)  # shares the weights, but keeps the encoded contexts of its own shard
+    pieces = itertools.islice(batches.epoch(order), wanted, None)
+    cache["reading"] = Reading(step.epoch, scorer, objective, pieces, len(batches), wanted)
+    reading: Reading = cache["reading"]
+    return reading
+
+
+def _objective(shard: LoggedData, lesson: Lesson) -> Objective:
+    """The objective on the rows of a shard; what does not depend on π was computed once and is kept beside it."""
+    cache = shard_cache()
+    if "inputs" not in cache:
+        computed = _computed(shard, lesson)
+        cache["inputs"] = list(computed.fixed), list(computed.by_context)
+        for name, values in {**computed.fixed, **computed.by_context}.items():
+            spilled(name, values.numpy)
+    fixed, by_context = ({name: tensor(spilled(name, _lost)) for name in names} for names in cache["inputs"])
+    size = lesson.n_contexts if lesson.config.sample_size is None else lesson.config.sample_size
+    rows = RowInputs(fixed, lesson.logging, by_context, torch.tensor(float(size)), lesson.groups)
+    return Objective(lesson.spec, rows, lesson.reward_model, row_count(shard, fixed["reward"].dtype))
+
+
+def _computed(shard: LoggedData, lesson: Lesson) -> RowInputs:
+    """Row inputs of a shard, computed."""
+    spec, beta = lesson.spec, lesson.logging
+    uncertainty = None
+    if spec.needs_uncertainty:
+        assert isinstance(beta, LoggingPolicy)
+        uncertainty = uncertainty_of(beta.whole, beta.log, shard, **{"form": "per_action", **lesson.form})
+    logging = beta.whole.policy if isinstance(beta, LoggingPolicy) else beta
+    dtype = trained(lesson.scorer)[0].dtype
+    rows = row_inputs(spec, lesson.config, shard, dtype, logging=logging, uncertainty=uncertainty)
+    rows.by_context = {name: values for name, values in rows.by_context.items() if name == "top"}
+    if lesson.reward_model is not None:
+        rows.put("imputed", row_rewards(lesson.reward_model, shard))
+    return rows
+
+
+def _lost() -> npt.NDArray[Any]:
+    raise RuntimeError("Row inputs are computed before they are read.")
