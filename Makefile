@@ -41,6 +41,7 @@ docs: setup
 	$(BIN)/python -m offpolicy.cli.pages > docs/commands.md
 	$(BIN)/python -m offpolicy.cli.learning_page
 	$(BIN)/python -m offpolicy.cli.reproduction_page
+	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/pictures.py
 
 site: setup

@@ -220,6 +220,11 @@ for title, table in (
     CLAIMS[f"peers.{title}"] = functools.partial(lambda table: table(peers.complete(rows("peers"))), table)
 
 
+@claim("peers.odd")
+def _odd() -> str:
+    return peers_page.odd(rows("peers_odd"))
+
+
 def main() -> int:
     """Check the pages or write them."""
     failed = False

@@ -47,7 +47,7 @@ def main() -> None:
     for place, folder in enumerate(folders):
         log = _arrays(folder / "log.npz")
         if peer == "nuisances":
-            print(json.dumps(write_nuisances(log, folder / NUISANCES)), flush=True)
+            print(json.dumps(measured(partial(write_nuisances, log, folder / NUISANCES))), flush=True)
             continue
         log |= _arrays(folder / NUISANCES)
         if not place:

@@ -1,6 +1,7 @@
 """Four other ways to evaluate a policy from the same logs, and ours: coverage, error, time, memory, refusals.
 
 Run: python benchmarks/peers.py [--json] [--runs 3] [--settings 0,2,...] [--out docs/results/peers.jsonl]
+     python benchmarks/peers.py --odd > docs/results/peers_odd.jsonl
 
 Open Bandit Pipeline, the estimators of Vowpal Wabbit, skdr-eval and scikit-learn by hand get every log as a file and
 run in environments of their own under build/peers (made on first use; Python 3.11), in a process of their own, one
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
+import torch
 
 from figures import Figure
 from peer_lines import measured
@@ -53,6 +56,8 @@ NAMES = {
 CHOSEN = (0, 2, 10, 12, 14, 15, 18, 19)
 """Settings of coverage.py: easy and hard, several in which we are wider or fail."""
 LEVEL = 0.95
+ODD_LINES = {"obp": "SNDR", "skdr": "SNDR, own nuisances", "vw": "Cressie-Read", "by_hand": "SNDR"}
+"""The line of each that is asked about odd logs."""
 Run = dict[str, Any]
 
 
@@ -63,7 +68,12 @@ def main() -> None:
     parser.add_argument("--settings", default=",".join(map(str, CHOSEN)))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--ours", nargs="+", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--odd", action="store_true", help="what everybody says of logs with one thing wrong")
     options = parser.parse_args()
+    if options.odd:
+        for said in odd():
+            print(json.dumps(said), flush=True)
+        return
     if options.ours:
         for one in ours(options.ours):
             print(json.dumps(one), flush=True)
@@ -165,6 +175,66 @@ def ours(folders: Sequence[Path]) -> Iterator[Run]:
             return {"lines": {"default": ends}, "answer": found.preflight.verdict.answer}
 
         yield measured(job)
+
+
+def odd_logs() -> dict[str, dict[str, np.ndarray]]:
+    """Logs with one thing wrong, made of the first setting's."""
+    from coverage import world_of
+    from offpolicy.log import to_obp
+    from settings import World
+
+    world, _ = world_of(0, 0)
+    assert isinstance(world, World)
+    log = world.log(0).without_propensities()
+    x = torch.from_numpy(to_obp(log)["context"])
+    target = world.log_probs(log.contexts).exp().numpy()[log.context_index]
+    plain = {"context": x.numpy(), "action": log.action.astype(np.int64), "reward": log.reward, "target": target}
+    plain |= {"cluster": np.arange(log.n_rows), "time": np.arange(log.n_rows)}
+    null = plain["context"].copy()
+    null[5, 0] = np.nan
+    best = world.logging(x.double()).argmax(1).numpy()
+    chance = world.rewards_of(x.double()).numpy()[np.arange(log.n_rows), best]
+    paid = (np.random.default_rng(0).random(log.n_rows) < chance).astype(float)
+    kept = (plain["action"] != 0) | (np.cumsum(plain["action"] == 0) <= 4)
+    return {
+        "a null in the context": plain | {"context": null},
+        "a deterministic logger": plain | {"action": best, "reward": paid},
+        "an action shown four times": {name: values[kept] for name, values in plain.items()},
+        "rewards of 0 and 7": plain | {"reward": 7 * plain["reward"]},
+    }
+
+
+def odd() -> Iterator[Run]:
+    """What everybody says of each of them: an interval by the line that is the best elsewhere, or the error."""
+    for name, arrays in odd_logs().items():
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "0").mkdir()
+            np.savez(Path(folder) / "0" / "log.npz", **arrays)  # type: ignore[arg-type]
+            yield {"log": name, "peer": "ours", "said": _ours_of(arrays)}
+            made = next(iter(said_by([str(python_of("others")), str(LINES), "nuisances"], Path(folder), [0])))
+            for peer, line in ODD_LINES.items():
+                found = made
+                if "error" not in made:
+                    command = [str(python_of(PEERS[peer])), str(LINES), peer]
+                    found = next(iter(said_by(command, Path(folder), [0])))
+                ends = found.get("lines", {}).get(line, [])
+                said = f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else found["error"]
+                yield {"log": name, "peer": peer, "said": said}
+
+
+def _ours_of(arrays: dict[str, np.ndarray]) -> str:
+    """The verdict, or the error."""
+    import offpolicy
+
+    columns = {f"x{place}": values for place, values in enumerate(arrays["context"].T)}
+    frame = pl.DataFrame(columns | {"action": arrays["action"], "reward": arrays["reward"]})
+    try:
+        log = offpolicy.read_log(frame, context=list(columns), action="action", reward="reward")
+        chosen = arrays["target"][np.arange(len(frame)), arrays["action"]]
+        found = offpolicy.evaluate(log, {"target": chosen})["target"]
+    except offpolicy.OffPolicyError as error:
+        return f"{type(error).__name__}: {error}"
+    return f"{found.preflight.verdict.answer}: {found.interval.low:.2f} to {found.interval.high:.2f}"
 
 
 def covers(run: Run, line: str) -> bool:

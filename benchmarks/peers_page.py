@@ -6,6 +6,7 @@ import numpy as np
 
 from peers import NAMES, Run, answered, best_line, by_peer, coverage, rmse
 
+LONGEST = 200
 REFUSED = 0.5
 """Share of answered logs below which a setting counts as refused."""
 
@@ -55,6 +56,22 @@ def every_line(runs: Sequence[Run]) -> str:
             cells = [name, line, f"{coverage(mine, line):.2f}", f"{rmse(mine, line):.4f}", f"{width(mine, line):.3f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def odd(said: Sequence[Run]) -> str:
+    """What everybody says of logs with one thing wrong."""
+    logs = list(dict.fromkeys(one["log"] for one in said))
+    lines = [f"| | {' | '.join(logs)} |", "|" + "---|" * (len(logs) + 1)]
+    for peer, name in NAMES.items():
+        cells = [next((one["said"] for one in said if (one["peer"], one["log"]) == (peer, log)), "–") for log in logs]
+        lines.append(f"| {name} | " + " | ".join(_cell(one) for one in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(said: str) -> str:
+    """A sentence or two of what was said, as a cell."""
+    text = " ".join(said.replace("|", "\\|").split())
+    return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
 
 
 def width(runs: Sequence[Run], line: str) -> float:
