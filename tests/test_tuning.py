@@ -252,3 +252,11 @@ def test_tuning_by_another_log_by_a_function_and_with_given_nuisances(world: Lin
     learned = learn_policy(log, "uips_dr", config=QUICK, **given, **settings)
     assert truth(learned) == pytest.approx(known.value, abs=1e-6)
     assert tune(log, "uips", trials=1, config=QUICK, logging_policy=world.logging_policy, uncertainty=u).value > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are listed by Linux only")
+def test_a_finished_search_leaves_no_database_open(tmp_path: Path) -> None:
+    search(hill, SPACE, name="a", trials=1, storage=tmp_path)
+    assert (tmp_path / "studies.db").exists()
+    still = [file.readlink().name for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert not [name for name in still if name.startswith("studies.db")]

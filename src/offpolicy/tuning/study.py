@@ -5,7 +5,8 @@ function of n, and is enqueued when its turn comes.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,16 +85,18 @@ def search(
     `prune`, a trial that is worse than the median of finished ones after more than `warmup` reports is pruned.
     """
     check_number("trials", trials, COUNT)
-    study = _open(name, storage, warmup, {"seed": seed, "space": [d.as_json() for d in space], **(identity or {})})
-    points = {trial.user_attrs["point"]: trial.state.name for trial in _kept(study)}
-    missing = [point for point in range(trials) if points.get(point) in (None, "WAITING")]
-    with progress(f"tuning {name}", len(missing), show=show_progress) as bar:
-        for point in missing:
-            if point not in points:
-                study.enqueue_trial(setting(space, point, seed), user_attrs={"point": point})
-            _run(study, study.ask(_distributions(space)), objective, prune)
-            bar(_best_text(study))
-    return _tuned(name, study, trials)
+    facts = {"seed": seed, "space": [d.as_json() for d in space], **(identity or {})}
+    with _stored(storage) as kept:
+        study = _open(name, kept, storage, warmup, facts)
+        points = {trial.user_attrs["point"]: trial.state.name for trial in _kept(study)}
+        missing = [point for point in range(trials) if points.get(point) in (None, "WAITING")]
+        with progress(f"tuning {name}", len(missing), show=show_progress) as bar:
+            for point in missing:
+                if point not in points:
+                    study.enqueue_trial(setting(space, point, seed), user_attrs={"point": point})
+                _run(study, study.ask(_distributions(space)), objective, prune)
+                bar(_best_text(study))
+        return _tuned(name, study, trials)
 
 
 def _optuna() -> Any:
@@ -107,23 +110,35 @@ def _optuna() -> Any:
     return optuna
 
 
-def _open(name: str, storage: str | Path | None, warmup: int, identity: Mapping[str, Any]) -> Any:
+@contextmanager
+def _stored(storage: str | Path | None) -> Iterator[Any]:
+    """Optuna's storage in that file, its connections closed when it has served; None without one."""
+    optuna = _optuna()
+    if storage is None:
+        yield None
+        return
+    path = Path(storage)
+    path = path / "studies.db" if path.is_dir() or not path.suffix else path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    try:
+        yield kept
+    finally:
+        kept.remove_session()
+        kept.engine.dispose()
+
+
+def _open(name: str, kept: Any, storage: str | Path | None, warmup: int, identity: Mapping[str, Any]) -> Any:
     """The study of that name, new or continued; one of another identity is refused."""
     optuna = _optuna()
-    url = None
-    if storage is not None:
-        path = Path(storage)
-        path = path / "studies.db" if path.is_dir() or not path.suffix else path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        url = f"sqlite:///{path}"
     pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=warmup)
     study = optuna.create_study(
-        storage=url,
+        storage=kept,
         study_name=name,
         direction="maximize",
         sampler=optuna.samplers.RandomSampler(),  # never used: every trial is enqueued with its settings
         pruner=pruner,
-        load_if_exists=url is not None,
+        load_if_exists=kept is not None,
     )
     mine = jsonable(identity, "identity")
     theirs = study.user_attrs.get("identity")
