@@ -1,6 +1,7 @@
 """`offpolicy evaluate`: the values of policies on a log, with intervals and a verdict."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +47,7 @@ from offpolicy.cli.options import (
     Winsorise,
     Workers,
     log_spec,
+    working,
 )
 from offpolicy.errors import ParameterError
 
@@ -100,9 +102,6 @@ def evaluate(
     row_weight: RowWeightColumn = None,
     drop_duplicates: DropDuplicates = False,
     memory: Memory = None,
-    engine: EngineName = None,
-    workers: Workers = None,
-    address: Address = None,
     logging_model: LoggingModel = None,
     level: Level = 0.95,
     propensity_models: PropensityModels = True,
@@ -161,6 +160,9 @@ def evaluate(
     ] = "auto",
     out: Annotated[str | None, typer.Option("--out", help="Folder for results.json.")] = None,
     seed: Seed = 0,
+    engine: EngineName = None,
+    workers: Workers = None,
+    address: Address = None,
     config: Config = None,
     strict: Strict = False,
     force: Force = False,
@@ -173,7 +175,6 @@ def evaluate(
     also in a later version of its log. A policy given with --compare is a reference and never recommended.
     """
     from offpolicy.cli.printing import show_run
-    from offpolicy.engine import engine_of
     from offpolicy.evaluation import Options
     from offpolicy.workflows import run_evaluate
 
@@ -204,8 +205,8 @@ def evaluate(
         "held_out_after": held_out_after,
         "out": out,
     }
-    with engine_of(engine, workers, address) as crew:
-        run = run_evaluate(log_spec(ctx), named, options, engine=crew, **more)
+    with working(ctx) as crew:
+        run = run_evaluate(log_spec(ctx), named, replace(options, engine=crew), **more)
     show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)

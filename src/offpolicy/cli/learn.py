@@ -1,5 +1,6 @@
 """`offpolicy learn`: from a log to a policy, evaluated on contexts it was not learned from."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from offpolicy.cli.options import (
     ActionColumn,
     Actions,
+    Address,
     AsJson,
     CandidateColumn,
     CandidateFeatures,
@@ -14,6 +16,7 @@ from offpolicy.cli.options import (
     Config,
     ContextColumns,
     DropDuplicates,
+    EngineName,
     Excluded,
     Force,
     Format,
@@ -41,8 +44,10 @@ from offpolicy.cli.options import (
     Strict,
     TimestampColumn,
     Winsorise,
+    Workers,
     log_spec,
     settings,
+    working,
 )
 from offpolicy.errors import ParameterError
 
@@ -100,6 +105,9 @@ def learn(
     level: Level = 0.95,
     propensity_models: PropensityModels = True,
     seed: Seed = 0,
+    engine: EngineName = None,
+    workers: Workers = None,
+    address: Address = None,
     config: Config = None,
     strict: Strict = False,
     force: Force = False,
@@ -116,15 +124,16 @@ def learn(
 
     options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     changes = learning_settings(scorer, epochs, set_)
-    run = run_learn(
-        log_spec(ctx),
-        method or ["auto"],
-        out,
-        options,
-        held_out=held_out,
-        held_out_after=held_out_after,
-        settings=changes,
-    )
+    with working(ctx) as crew:
+        run = run_learn(
+            log_spec(ctx),
+            method or ["auto"],
+            out,
+            replace(options, engine=crew),
+            held_out=held_out,
+            held_out_after=held_out_after,
+            settings=changes,
+        )
     show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)

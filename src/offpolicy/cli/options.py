@@ -4,7 +4,8 @@ import json
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,6 +17,7 @@ import typer
 from offpolicy.errors import ParameterError
 
 if TYPE_CHECKING:
+    from offpolicy.engine import Engine
     from offpolicy.workflows import LogSpec, RunOptions
 
 LOGGING_MODELS = (
@@ -142,18 +144,6 @@ KeepProbColumn = Annotated[
 RowWeightColumn = Annotated[
     str | None, typer.Option("--row-weight", help="The column with the number of events that a row stands for.")
 ]
-EngineName = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        autocompletion=lambda: ["local", "ray"],
-        help="Who works on the shards of a prepared log: local processes, or ray, a cluster. The answer is the same.",
-    ),
-]
-Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="How many work at once; as many as there are cores.")
-]
-Address = Annotated[str | None, typer.Option("--address", help="The address of a Ray cluster.")]
 Memory = Annotated[
     str | None,
     typer.Option(
@@ -225,12 +215,41 @@ Since = Annotated[
     str | None,
     typer.Option("--since", help="Only decisions from this time on: 2026-01-31T12:00 or '7d ago'."),
 ]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Who works on the shards of a log: local (processes of this machine) or ray (actors on a cluster); "
+        "default: this process. The answer is the same.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="How many work at the same time, one thread each; default: one a core."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", help="With --engine ray: the address of a cluster; default: a local Ray is started."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="NAME=VALUE", help="A hyper-parameter of the method or a setting of learning; repeatable."
     ),
 ]
+
+
+@contextmanager
+def working(context: typer.Context) -> Iterator["Engine | None"]:
+    """The engine that the options of a command name, for as long as the command runs; None where they name none."""
+    name, workers, address = (context.params.get(option) for option in ("engine", "workers", "address"))
+    if name is None and workers is None and address is None:
+        yield None
+        return
+    from offpolicy.engine import make_engine
+
+    with make_engine(name, workers, address) as engine:
+        yield engine
 
 
 @dataclass(frozen=True)

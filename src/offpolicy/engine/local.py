@@ -107,8 +107,9 @@ class _Processes:
 
     def dismiss(self) -> None:
         """Let the workers forget the log."""
-        for slot in range(len(self.sources)):
-            self._worker(slot).send(holdings.forget, self.crew)
+        for worker in self.processes[: len(self.sources)]:
+            if worker is not None:  # the engine may have been closed before
+                worker.send(holdings.forget, self.crew)
 
     def _worker(self, slot: int) -> Worker:
         worker = self.processes[slot]

@@ -29,6 +29,7 @@ from offpolicy.learning.prepare import form_of, prepare_training
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData
 from offpolicy.models import clipped_step
+from offpolicy.nuisances import Nuisances
 from offpolicy.seeding import torch_generator
 
 STREAMS = 8
@@ -64,6 +65,7 @@ def shard_trainer(
 ) -> "ShardTrainer":
     """Everything `learn_policy` does before the first step over shards; `given` as for `prepare_training`."""
     given = {name: value for name, value in given.items() if value is not None}
+    nuisances: Nuisances | None = given.pop("nuisances", None)
     changes = {name: value for name, value in given.items() if name not in GIVEN}
     resolved, spec = resolve_config(method, config, changes, log.mean_reward)
     _check(log, resolved, spec, given)
@@ -73,6 +75,8 @@ def shard_trainer(
         last -= min(log.n_shards - 1, max(1, round(resolved.held_out * log.n_shards)))
         validation = sample_of(log, HELD_OUT_ROWS, range(last, log.n_shards), "scored")
     sample = sample_of(log, SAMPLE_ROWS, range(last), "nuisances")
+    if nuisances is not None and spec.needs_logging_policy:
+        given["logging_policy"] = nuisances.logging_policy
     trainer = prepare_training(sample, method, config=config, validation=validation, **given)
     return ShardTrainer(
         **{each.name: getattr(trainer, each.name) for each in fields(Trainer) if each.init},
@@ -81,7 +85,7 @@ def shard_trainer(
     )
 
 
-GIVEN = ("nuisances", "logging_policy", "uncertainty", "reward_model", "directory")
+GIVEN = ("logging_policy", "uncertainty", "reward_model", "directory")
 
 
 def _check(log: LoggedData, config: LearnerConfig, spec: MethodSpec, given: Mapping[str, Any]) -> None:
@@ -97,8 +101,8 @@ def _check(log: LoggedData, config: LearnerConfig, spec: MethodSpec, given: Mapp
         problem = f"{spec.name!r} follows slates through the whole log"
     elif spec.selection is not None:
         problem = f"{spec.name!r} chooses rows over the whole log"
-    elif given.get("nuisances") is not None or isinstance(given.get("uncertainty"), torch.Tensor):
-        problem = "nuisances row by row belong to a log in memory; give a logging_policy or a reward_model"
+    elif isinstance(given.get("uncertainty"), torch.Tensor):
+        problem = "U row by row belongs to a log in memory; give a logging_policy"
     if problem is not None:
         raise ParameterError(
             f"This cannot be learned over the shards of a log: {problem}. Learn from a sample that fits into memory "

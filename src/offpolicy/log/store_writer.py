@@ -27,6 +27,7 @@ from offpolicy.log.store import (
     checksum,
     fingerprint_of,
     frame_file,
+    is_store,
     lead,
     log_arrays,
     log_vocabularies,
@@ -167,12 +168,25 @@ def write_store(log: LoggedData, path: str | Path, shards: int | None = None) ->
             writer = StoreWriter(staging, [], {})
             for number, shard in enumerate(divided.shards):
                 writer.add(shard, number)
-            writer.finish(divided, {"command": "write_store", "sources": [], "shard_count": divided.n_shards})
+            about = {"command": "write_store", "sources": [], "notes": [], "shard_count": divided.n_shards}
+            writer.finish(divided, about)
             staging.rename(target)
         except BaseException:
             remove_tree(staging)
             raise
     return open_store(target, verify=False)
+
+
+def in_store(log: LoggedData, path: str | Path) -> LoggedData:
+    """A log as the store at a path, so that other processes can open it; written unless it is there already."""
+    target = Path(path).expanduser()
+    if is_store(target):
+        found = open_store(target)
+        if found.fingerprint == log.fingerprint and found.lineage == log.lineage:
+            return found
+        remove_tree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return write_store(log, target)
 
 
 def staging_of(target: Path) -> Path:

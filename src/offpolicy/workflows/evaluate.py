@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_source
-from offpolicy.engine import Engine
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.evaluation import Evaluator, Options
 from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names
@@ -35,13 +34,12 @@ def run_evaluate(
     asked_for: Options | None = None,
     held_out_after: str | None = None,
     out: str | Path | None = None,
-    engine: Engine | str | None = None,
 ) -> Finished:
     """Evaluate policies, each named by whatever `policy_source` understands, on a log file.
 
     Rows that any of the saved policies was learned from are left out; β̂, U and q̂ that their runs saved for the other
     rows are reused. `asked_for` are options of the evaluation beyond level and seed; with `held_out_after`, a date or
-    time, only rows from then on count. An `engine` works on the shards of a prepared log.
+    time, only rows from then on count.
     """
     clock = Clock()
     references = dict(compare_with or {})
@@ -62,13 +60,13 @@ def run_evaluate(
     targets = {name: _target(one, spec) for name, one in sources.items()}
     model = options.model(spec, named)
     folders = [*([] if folder is None else [folder]), *(run_folder(asked[name]) for name in saved)]
-    nuisances, taken = nuisances_of(part, model, options.seed, folders, memory=spec.memory, engine=engine)
+    nuisances, taken = nuisances_of(part, model, options.seed, folders, memory=spec.memory, engine=options.engine)
     with Evaluator(
         nuisances,
         {name: targets[name] for name in policies},
         {name: targets[name] for name in references},
         spec.asked(replace(asked_for, level=options.level, seed=options.seed)),
-        engine,
+        options.engine,
     ) as evaluator:
         models = evaluator.propensity_models() if options.propensity_models else []
         said = (

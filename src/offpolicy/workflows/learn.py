@@ -18,7 +18,7 @@ from offpolicy.learning import (
     member_settings,
     resolve_config,
 )
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, in_store
 from offpolicy.nuisances import Nuisances
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.evaluate import own_notes, unused_propensities
@@ -27,6 +27,9 @@ from offpolicy.workflows.holdout import Holdout
 from offpolicy.workflows.prepare import resolve
 from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
 from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
+
+PARTS = "parts"
+"""Folder of a run with the two parts of a prepared log."""
 
 
 def run_learn(
@@ -55,15 +58,17 @@ def run_learn(
     mark_folder(folder, "learn")
     rule = Holdout.of(log, held_out, options.seed, held_out_after)
     train, held, _ = rule.divide(log)
+    if log.store is not None and rule.share > 0:  # stores of their own, which workers open by their paths
+        train, held = (in_store(part, folder / PARTS / side) for part, side in ((train, "train"), (held, "held_out")))
     check_rewards(train)
     model = options.model(spec, named)
     known, taken = nuisances_of(train, model, options.seed, [folder], folder)
-    learned = _learned(known, members, folder, options.seed)
+    learned = _learned(known, members, folder, options)
     held_out_nuisances, held_out_notes = nuisances_of(held, model, options.seed, [folder], folder)
     targets = {name: one.policy for name, one in learned.items()}
     prefer = PORTFOLIO[0] if is_auto else None
     judging = Options(level=options.level, seed=options.seed, best_by="value", prefer=prefer)
-    evaluator = Evaluator(held_out_nuisances, targets, options=spec.asked(judging))
+    evaluator = Evaluator(held_out_nuisances, targets, options=spec.asked(judging), engine=options.engine)
     choice = choice_of(evaluator, {name: one.seconds for name, one in learned.items()})
     best = choice.method
     held_out_nuisances.save(folder)
@@ -84,6 +89,7 @@ def run_learn(
             *held_out_notes,
         ),
         *(_divided(rule, log, train, held), *own_notes(evaluator)),
+        *dict.fromkeys(one.note for one in learned.values() if one.note),
     )
     history = {name: one.history for name, one in learned.items()}
     run = clock.facts(options, said)
@@ -113,17 +119,16 @@ def _members(methods: Sequence[str], settings: Mapping[str, Any]) -> dict[str, d
 
 
 def _learned(
-    known: Nuisances, members: Mapping[str, Mapping[str, Any]], folder: Path, seed: int
+    known: Nuisances, members: Mapping[str, Mapping[str, Any]], folder: Path, options: RunOptions
 ) -> dict[str, LearnedPolicy]:
     """One policy per method; β̂ is fitted once for all of them, on the rows they learn from, and saved."""
     pretrained = (name for name, own in members.items() if own.get("schedule") != "alternate")
     if any(find_method(name).needs_logging_policy for name in pretrained):
         _ = known.logging_policy  # saved before the first epoch, so that a killed run does not fit it again
         known.save(folder)
+    given: dict[str, Any] = {"nuisances": known, "engine": options.engine, "seed": options.seed}
     return {
-        name: learn_policy(
-            known.log, name, nuisances=known, directory=folder / "training" / name, **{"seed": seed, **own}
-        )
+        name: learn_policy(known.log, name, directory=folder / "training" / name, **{**given, **own})
         for name, own in members.items()
     }
 

@@ -43,6 +43,8 @@ class RunOptions:
     """All options by name, for the record."""
     force: bool = False
     """Whether files that this command did not write may be replaced."""
+    engine: Engine | None = None
+    """Who works on the shards of logs; None: this process."""
 
     def __post_init__(self) -> None:
         """Check options before any expensive work."""
