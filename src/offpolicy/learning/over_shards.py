@@ -10,7 +10,7 @@ import copy
 import math
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from offpolicy.learning.config import LearnerConfig, resolve_config
 from offpolicy.learning.lesson import Found, Lesson, Step, gradient, measured, moving, trained
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.learning.objective import Objective, Observed
+from offpolicy.learning.objectives import Moments
 from offpolicy.learning.prepare import form_of, prepare_training
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData
@@ -124,8 +125,8 @@ class ShardTrainer(Trainer):
     save_seconds: float = SAVE_SECONDS
     batches_of: dict[int, int] = field(default_factory=dict)
     events: float = 1.0
-    ahead: tuple[int, float, Observed] | None = None
-    """Where a resumed epoch stands: steps done, the sum of their norms, and what was seen."""
+    ahead: dict[str, Any] | None = None
+    """Where a resumed epoch stands: steps done, the sum of their norms, what was seen, what was set at its start."""
 
     begun: tuple[int, int] = (0, 0)
     """The epoch and step at which this run began: others than 0 where it resumed."""
@@ -145,6 +146,11 @@ class ShardTrainer(Trainer):
     def writes(self) -> bool:
         """Whether this process writes the files of the training."""
         return self.main and self.directory is not None
+
+    @property
+    def events_a_step(self) -> float:
+        """The events that the gradient of a step averages."""
+        return self.objective.events_a_batch * len(self.streams)
 
     @property
     def n_events(self) -> float:
@@ -228,8 +234,11 @@ class ShardTrainer(Trainer):
         """The steps of a pass over all shards."""
         assert self.crew is not None
         plan, norms, done, saved = self._plan(epoch), 0.0, 0, time.monotonic()
-        if self.ahead is not None:
-            done, norms, objective.observed = self.ahead
+        if self.ahead is not None:  # what was set at the start of the epoch holds to its end
+            done, norms = self.ahead["steps"], self.ahead["norms"]
+            objective.observed = Observed(**self.ahead["observed"])
+            objective.spec = replace(objective.spec, given={**objective.spec.given, **self.ahead["given"]})
+            objective.moments = None if self.ahead["moments"] is None else Moments(**self.ahead["moments"])
             self.ahead = None
         for number in range(done, len(plan)):
             weights = [p.detach().numpy().copy() for p in trained(self.scorer)]
@@ -246,12 +255,23 @@ class ShardTrainer(Trainer):
             norms += norm
             if self.writes and time.monotonic() - saved > self.save_seconds and number + 1 < len(plan):
                 assert self.directory is not None
-                within = {"epoch": epoch, "steps": number + 1, "norms": norms, "observed": vars(objective.observed)}
+                within = self._within(number + 1, norms, objective)
                 checkpoint = self._checkpoint()
                 write_checkpoint(self.directory, Checkpoint(checkpoint.tensors, {**checkpoint.facts, "within": within}))
                 saved = time.monotonic()
             yield
         return len(plan), norms, {}
+
+    def _within(self, steps: int, norms: float, objective: Objective) -> dict[str, Any]:
+        """Where an epoch stands, ready for JSON."""
+        spec = objective.spec
+        return {
+            "steps": steps,
+            "norms": norms,
+            "observed": vars(objective.observed),
+            "given": {name: spec.values[name] for name in spec.auto if name in spec.hyper},
+            "moments": None if objective.moments is None else vars(objective.moments),
+        }
 
     def _step(self, found: list[Found], objective: Objective) -> float:
         """Add up gradients and observations in the order of streams, and take a step; the gradient's norm."""
@@ -278,5 +298,4 @@ class ShardTrainer(Trainer):
         """Continue within an epoch that a checkpoint was written in."""
         within = checkpoint.facts.get("within")
         self.begun = len(self.history), 0 if within is None else within["steps"]
-        if within is not None:
-            self.ahead = within["steps"], within["norms"], Observed(**within["observed"])
+        self.ahead = within

@@ -108,6 +108,11 @@ class Trainer:
         return len(self.batches)
 
     @property
+    def events_a_step(self) -> float:
+        """The events that the gradient of a step averages."""
+        return self.objective.events_a_batch
+
+    @property
     def n_events(self) -> float:
         """The events that are learned from."""
         return self.log.n_events
@@ -173,7 +178,7 @@ class Trainer:
         random = torch_generator(self.config.seed, "learning", "lambda", epoch)
         moment = second_moment(self.objective, self.scorer, self.batches.epoch(random), self.log.n_events)
         if moment is not None:
-            self.objective.spec = spec.following(moment, self.objective.events_a_batch, self.n_events)
+            self.objective.spec = spec.following(moment, self.events_a_step, self.n_events)
 
     def _epoch(self, epoch: int, bar: Advance) -> Epoch:
         """One pass; returns its record."""
