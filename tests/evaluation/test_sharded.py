@@ -98,6 +98,11 @@ def workers() -> Iterator[list[Engine]]:
         yield [two, three]
 
 
+@pytest.mark.slow
+def test_ray_changes_no_bit(local_ray: Engine) -> None:
+    assert found(a_log(), local_ray).model_dump_json() == found(a_log()).model_dump_json()
+
+
 def test_further_rewards_and_guardrails_are_those_of_one_shard() -> None:
     given: dict[str, Any] = {"rewards": ("cost",), "guardrails": ("visits>=-5%",), "winsorise": 0.02}
     one, eight = (dict(numbers(found(each, **given).model_dump())) for each in (a_log().undivided, a_log()))
