@@ -7,8 +7,8 @@ can be saved beside a run and loaded again for the same log, identified by its f
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,8 @@ class Nuisances:
         """Save what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
         if not isinstance(self._logging, LoggingPolicy) or not isinstance(self.model, str):
             return None
+        if self._logging.log.n_shards > 1:  # nothing of its rows was kept
+            return None
         saved = packed(self._logging)
         if saved is None:
             return None
@@ -233,9 +235,11 @@ class Nuisances:
         return path
 
     @classmethod
-    def load(cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0) -> "Nuisances | None":
+    def load(
+        cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0, sample_rows: int = SAMPLE_ROWS
+    ) -> "Nuisances | None":
         """What was saved in a run's folder for this log, model and seed; None where nothing usable is."""
-        nuisances = cls(log, model=model, seed=seed)
+        nuisances = cls(log, model=model, seed=seed, sample_rows=sample_rows)
         path = _path(folder, nuisances.fitted_log, model, seed)
         if not path.is_file():
             return None
@@ -263,8 +267,11 @@ class Nuisances:
             self._pooled = PooledRewardModel.unpacked(facts["rewards"], own, design)
         return self
 
-    def for_shards(self, reward_model: bool) -> "ShardNuisances":
-        """The same for the rows of any shard, as it can be sent to whoever works on it."""
+    def for_shards(self, reward_model: bool, others: Mapping[str, LoggedData]) -> "ShardNuisances":
+        """The same for the rows of any shard, as it can be sent to whoever works on it.
+
+        `others` are the fitted rows under further rewards, of which there are models too.
+        """
         beta = self.logging_policy
         if self._given_uncertainty is not None:
             raise ParameterError("U given row by row cannot be divided into shards. Give the fitted logging policy.")
@@ -276,6 +283,12 @@ class Nuisances:
         if isinstance(rewards, PooledRewardModel) and rewards.fingerprint == self.fitted_log.fingerprint:
             own["imputed"] = rewards.imputed
             rewards = replace(rewards, imputed=torch.empty(0))
+        further: dict[str, RewardModel] = {}
+        for name, log in others.items():
+            model = self.reward_model_of(log)
+            assert isinstance(model, PooledRewardModel)
+            own[f"imputed of {name}"] = model.imputed
+            further[name] = replace(model, imputed=torch.empty(0))
         ends = np.zeros(1, dtype=np.int64)
         if own:
             inside = [int(shard.of_share(self.sample_share, SAMPLE).sum()) for shard in self.log.shards]
@@ -288,6 +301,7 @@ class Nuisances:
             ends.tolist(),
             own,
             self._of_all_shards,
+            further,
         )
 
 
@@ -306,6 +320,8 @@ class ShardNuisances:
     """log β̂, U and q̂ of the fitted rows."""
     of_all: bool = False
     """Whether β̂ was fitted to the rows of all shards."""
+    others: Mapping[str, RewardModel] = field(default_factory=dict)
+    """q̂ of further rewards."""
 
     def values(self, shard: LoggedData, index: int) -> dict[str, Tensor]:
         """log β̂ and U of every row of a shard, and q̂ of the fitted ones, the others being 0."""
@@ -315,6 +331,7 @@ class ShardNuisances:
             given["uncertainty"] = lambda: uncertainty(shard, self.of_all)
         if (rewards := self.reward_model) is not None:
             given["imputed"] = lambda: row_rewards(rewards, shard)
+        given |= {f"imputed of {name}": partial(row_rewards, model, shard) for name, model in self.others.items()}
         found = {}
         for name, work in given.items():
             own = self.own.get(name)

@@ -391,6 +391,16 @@ class LoggedData:
         """Which rows belong to a share of the units, by a keyed hash of what the units are."""
         return np.concatenate([uniform(unit_hashes(shard), key) < share for shard in self.shards])
 
+    def renamed_reward(
+        self, name: str, reward_range: tuple[float, float], treated: tuple[str, ...] = ()
+    ) -> "LoggedData":
+        """The same arrays, said to hold another reward of this range."""
+        return self._changed_rows(reward_name=name, reward_range=reward_range, treated=(*self.treated, *treated))
+
+    def with_unit_reward(self, reward: npt.NDArray[np.float64]) -> "LoggedData":
+        """The same rows with these rewards, which lie in [0, 1]."""
+        return self._changed_rows(reward=owned(reward))
+
     def selected(self, kept: npt.NDArray[np.bool_]) -> "LoggedData":
         """Some of the rows or none, without what is kept beside them; contexts and all codes stay: for sums alone."""
         rows = {name: values[kept] for name in ROW_ARRAYS if (values := getattr(self, name)) is not None}
