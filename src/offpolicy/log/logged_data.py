@@ -324,7 +324,7 @@ class LoggedData:
             used_clusters, changed["cluster"] = compacted(changed["cluster"], int(self.cluster.max()) + 1)
             if self.cluster_vocabulary is not None:
                 ids = self.cluster_vocabulary.ids.gather(used_clusters)
-                changed["cluster_vocabulary"] = Vocabulary(ids)
+                changed["cluster_vocabulary"] = trusted(Vocabulary, _ids=ids)
         if self.kept is not None:
             changed["kept"] = self.kept.filter(kept) if kept.dtype == np.bool_ else self.kept[kept]
         if not len(changed["action"]):
