@@ -7,8 +7,8 @@ can be saved beside a run and loaded again for the same log, identified by its f
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from offpolicy.atomic import write_atomic
+from offpolicy.engine import Engine
 from offpolicy.errors import OffPolicyError, ParameterError
 from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
@@ -26,7 +27,7 @@ from offpolicy.memory import trim
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import Policy, logged_log_prob
 from offpolicy.progress import progress
-from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy, packed, unpacked
+from offpolicy.propensity import OVER_SHARDS, FitConfig, LoggingPolicy, fit_logging_policy, packed, unpacked
 from offpolicy.rewards import (
     CrossFittedRewards,
     PooledRewardModel,
@@ -66,12 +67,14 @@ class Nuisances:
         seed: int = 0,
         folder: str | Path | None = None,
         sample_rows: int = SAMPLE_ROWS,
+        engine: Engine | str | None = None,
     ) -> None:
         """`model` names the model of β̂ to fit where no `logging_policy` is given.
 
         A β̂ that is given decides how actions are coded: the log's are matched to it by id. With the `folder` of a run,
         what is finished of a fit is kept there until all of it is saved, so that a killed run resumes within the fit.
-        What is fitted to a log of many shards is fitted to a sample of about `sample_rows` rows, units being whole.
+        What is fitted to a log of many shards is fitted to a sample of about `sample_rows` rows, units being whole; but
+        a linear β̂ is fitted to all of them, by the workers of an `engine`.
         """
         self._keep = None if folder is None else Path(folder).expanduser() / FOLDER / UNFINISHED
         self.log = log
@@ -80,6 +83,7 @@ class Nuisances:
         ):  # the arrays of a long log stay where they are
             self.log = log.with_actions(logging_policy.actions)
         self.model, self.seed, self.sample_rows = model, seed, sample_rows
+        self.engine = engine
         self._logging, self._given_rewards, self._given_uncertainty = logging_policy, reward_model, uncertainty
         self._pooled: PooledRewardModel | None = None
         self._others: dict[str, PooledRewardModel] = {}
@@ -104,7 +108,11 @@ class Nuisances:
         if self._logging is None:
             config = FitConfig(seed=self.seed, keep=self._keep)
             with progress("estimating the logging policy", None):
-                self._logging = fit_logging_policy(self.fitted_log, self.model, config=config, seed=self.seed)
+                every = self.log.n_shards > 1 and self.model in OVER_SHARDS
+                log = self.log if every else self.fitted_log
+                self._logging = fit_logging_policy(
+                    log, self.model, config=config, seed=self.seed, engine=self.engine if every else None
+                )
         return self._logging
 
     @property
@@ -128,11 +136,28 @@ class Nuisances:
                 own = (
                     row_uncertainty(beta, form, normalisation=normalisation)
                     if beta.is_own(self.fitted_log)
-                    else self.uncertainty_of(self.fitted_log, *key)
+                    else self._uncertainty_elsewhere(*key)
                 )
             assert own is not None
             self._uncertainty[key] = own
         return self._uncertainty[key]
+
+    def _uncertainty_elsewhere(self, form: Form, normalisation: Normalisation) -> Tensor | None:
+        """U of the fitted log under a β̂ that was fitted to other rows, or to those of all shards."""
+        if self.log.n_shards > 1 and (form, normalisation) == ("per_action", "raw"):
+            return self._uncertainty_model(self.fitted_log, inside=self._of_all_shards)
+        return self.uncertainty_of(self.fitted_log, form, normalisation)
+
+    @cached_property
+    def _uncertainty_model(self) -> UncertaintyModel:
+        assert isinstance(self.logging_policy, LoggingPolicy)
+        return UncertaintyModel.of(self.logging_policy)
+
+    @property
+    def _of_all_shards(self) -> bool:
+        """Whether β̂ was fitted to every row of a log in many shards."""
+        beta = self.logging_policy
+        return isinstance(beta, LoggingPolicy) and self.log.n_shards > 1 and beta.log.same_as(self.log)
 
     def uncertainty_of(
         self, log: LoggedData, form: Form = "per_action", normalisation: Normalisation = "raw"
@@ -189,6 +214,8 @@ class Nuisances:
         """Save what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
         if not isinstance(self._logging, LoggingPolicy) or not isinstance(self.model, str):
             return None
+        if self._logging.log.n_shards > 1:  # nothing of its rows was kept
+            return None
         saved = packed(self._logging)
         if saved is None:
             return None
@@ -208,9 +235,11 @@ class Nuisances:
         return path
 
     @classmethod
-    def load(cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0) -> "Nuisances | None":
+    def load(
+        cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0, sample_rows: int = SAMPLE_ROWS
+    ) -> "Nuisances | None":
         """What was saved in a run's folder for this log, model and seed; None where nothing usable is."""
-        nuisances = cls(log, model=model, seed=seed)
+        nuisances = cls(log, model=model, seed=seed, sample_rows=sample_rows)
         path = _path(folder, nuisances.fitted_log, model, seed)
         if not path.is_file():
             return None
@@ -238,8 +267,11 @@ class Nuisances:
             self._pooled = PooledRewardModel.unpacked(facts["rewards"], own, design)
         return self
 
-    def for_shards(self, reward_model: bool) -> "ShardNuisances":
-        """The same for the rows of any shard, as it can be sent to whoever works on it."""
+    def for_shards(self, reward_model: bool, others: Mapping[str, LoggedData]) -> "ShardNuisances":
+        """The same for the rows of any shard, as it can be sent to whoever works on it.
+
+        `others` are the fitted rows under further rewards, of which there are models too.
+        """
         beta = self.logging_policy
         if self._given_uncertainty is not None:
             raise ParameterError("U given row by row cannot be divided into shards. Give the fitted logging policy.")
@@ -251,17 +283,25 @@ class Nuisances:
         if isinstance(rewards, PooledRewardModel) and rewards.fingerprint == self.fitted_log.fingerprint:
             own["imputed"] = rewards.imputed
             rewards = replace(rewards, imputed=torch.empty(0))
+        further: dict[str, RewardModel] = {}
+        for name, log in others.items():
+            model = self.reward_model_of(log)
+            assert isinstance(model, PooledRewardModel)
+            own[f"imputed of {name}"] = model.imputed
+            further[name] = replace(model, imputed=torch.empty(0))
         ends = np.zeros(1, dtype=np.int64)
         if own:
             inside = [int(shard.of_share(self.sample_share, SAMPLE).sum()) for shard in self.log.shards]
             ends = np.concatenate([ends, np.cumsum(inside)])
         return ShardNuisances(
             beta.whole.policy if isinstance(beta, LoggingPolicy) else beta,
-            UncertaintyModel.of(beta) if isinstance(beta, LoggingPolicy) else None,
+            self._uncertainty_model if isinstance(beta, LoggingPolicy) else None,
             rewards,
             self.sample_share if own else 0.0,
             ends.tolist(),
             own,
+            self._of_all_shards,
+            further,
         )
 
 
@@ -278,15 +318,20 @@ class ShardNuisances:
     """Where the fitted rows of each shard begin among all of them."""
     own: Mapping[str, Tensor]
     """log β̂, U and q̂ of the fitted rows."""
+    of_all: bool = False
+    """Whether β̂ was fitted to the rows of all shards."""
+    others: Mapping[str, RewardModel] = field(default_factory=dict)
+    """q̂ of further rewards."""
 
     def values(self, shard: LoggedData, index: int) -> dict[str, Tensor]:
         """log β̂ and U of every row of a shard, and q̂ of the fitted ones, the others being 0."""
         inside = torch.from_numpy(shard.of_share(self.share, SAMPLE))
         given: dict[str, Callable[[], Tensor]] = {"log_logging": lambda: logged_log_prob(self.logging, shard)}
         if (uncertainty := self.uncertainty) is not None:
-            given["uncertainty"] = lambda: uncertainty(shard)
+            given["uncertainty"] = lambda: uncertainty(shard, self.of_all)
         if (rewards := self.reward_model) is not None:
             given["imputed"] = lambda: row_rewards(rewards, shard)
+        given |= {f"imputed of {name}": partial(row_rewards, model, shard) for name, model in self.others.items()}
         found = {}
         for name, work in given.items():
             own = self.own.get(name)

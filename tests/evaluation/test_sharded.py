@@ -1,21 +1,28 @@
 """A log in shards: the same answer as in one piece, and the same bits whoever works on the shards."""
 
+import os
+import signal
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 
 from offpolicy.engine import Engine, make_engine
+from offpolicy.engine.crew import OrderedCrew
+from offpolicy.engine.local import Local
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Asked, Evaluator, Options, evaluate
 from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
+from offpolicy.policies import logged_log_prob
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
 from offpolicy.results import Evaluation
 from offpolicy.rewards import PooledRewardModel
+from offpolicy.uncertainty import uncertainty_of
 from shard_policies import WIDTH, sharp, smooth
 
 ROWS, CONTEXTS, ACTIONS = 4_000, 700, 6
@@ -29,6 +36,9 @@ def a_log(weighted: bool = False) -> LoggedData:
     scores = contexts @ chance.normal(size=(WIDTH, ACTIONS))
     prob = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     price = np.where(chance.random(ROWS) < 0.05, np.nan, chance.exponential(size=ROWS))
+    cost = np.where(chance.random(ROWS) < 0.5, 0.0, chance.normal(1.0, 2.0, size=ROWS))
+    kept = {"device": np.where(chance.random(ROWS) < 0.3, "phone", "desk"), "price": price, "cost": cost}
+    kept["visits"] = chance.integers(0, 2, ROWS)
     action = (prob[index].cumsum(1) > chance.random(ROWS)[:, None]).argmax(1)
     return LoggedData.from_arrays(
         contexts,
@@ -38,12 +48,18 @@ def a_log(weighted: bool = False) -> LoggedData:
         actions=ACTIONS,
         timestamp=chance.permutation(ROWS),
         row_weight=chance.integers(1, 4, ROWS).astype(np.float64) if weighted else None,
-        keep={"device": np.where(chance.random(ROWS) < 0.3, "phone", "desk"), "price": price},
+        keep=kept,
     ).sharded(8)
 
 
-def nuisances(log: LoggedData, **given: Any) -> Nuisances:
-    return Nuisances(log, model="linear", **given)
+@cache
+def beta(weighted: bool = False) -> LoggingPolicy:
+    return fit_logging_policy(a_log(weighted).undivided, "linear")
+
+
+def nuisances(log: LoggedData) -> Nuisances:
+    """β̂ of the rows as one shard, so that it is the same for all."""
+    return Nuisances(log, logging_policy=beta(log.row_weight is not None))
 
 
 def found(log: LoggedData, engine: Engine | None = None, **options: Any) -> Evaluation:
@@ -82,10 +98,42 @@ def workers() -> Iterator[list[Engine]]:
         yield [two, three]
 
 
+def test_further_rewards_and_guardrails_are_those_of_one_shard() -> None:
+    given: dict[str, Any] = {"rewards": ("cost",), "guardrails": ("visits>=-5%",), "winsorise": 0.02}
+    one, eight = (dict(numbers(found(each, **given).model_dump())) for each in (a_log().undivided, a_log()))
+    assert one.keys() == eight.keys()
+    for path, value in one.items():
+        same = pytest.approx(value, rel=1e-6, abs=1e-9) if isinstance(value, float) else value
+        assert eight[path] == same, path
+
+
 def test_the_number_of_workers_changes_no_bit(workers: list[Engine]) -> None:
     here = found(a_log(), by=("device",)).model_dump_json()
     for engine in workers:
         assert found(a_log(), engine, by=("device",)).model_dump_json() == here
+
+
+def test_workers_may_be_killed_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, chance = found(a_log()).model_dump_json(), np.random.default_rng(0)
+    moments, calls = set(chance.integers(2, 200, 8).tolist()), count()
+    killed: list[int | None] = []
+    local = Local(2)
+    asked = OrderedCrew.map
+
+    def dangerous(crew: OrderedCrew, *given: Any, **options: Any) -> Iterator[Any]:
+        """A map, in the middle of which a worker may be killed."""
+        moment = int(chance.integers(0, 8)) if next(calls) in moments else None
+        for place, answer in enumerate(asked(crew, *given, **options)):
+            if place == moment:
+                alive = [one.process.pid for one in local.processes if one is not None and one.process.is_alive()]
+                killed.append(alive[int(chance.integers(len(alive)))])
+                os.kill(killed[-1] or 0, signal.SIGKILL)
+            yield answer
+
+    monkeypatch.setattr(OrderedCrew, "map", dangerous)
+    with local:
+        assert found(a_log(), local).model_dump_json() == here
+    assert len(killed) >= 4
 
 
 def test_clusters_beyond_the_most_units_are_summed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +157,7 @@ def test_clusters_beyond_the_most_units_are_summed_in_groups(monkeypatch: pytest
 
 def test_beta_of_a_sample_is_that_of_whole_units_and_of_models_that_did_not_see_the_row() -> None:
     log = a_log()
-    part = nuisances(log, sample_rows=1_500)
+    part = Nuisances(log, model="auto", sample_rows=1_500)
     inside = log.of_share(part.sample_share, "nuisances")
     assert 1_200 < inside.sum() < 1_800
     assert not set(log.context_index[inside]) & set(log.context_index[~inside])
@@ -118,22 +166,48 @@ def test_beta_of_a_sample_is_that_of_whole_units_and_of_models_that_did_not_see_
         rows = evaluator.rows["sharp"]
         shards = list(rows.map(_inputs))
     logging, u, imputed = (np.concatenate([one[k] for one in shards]) for k in range(3))
-    beta, q = part.logging_policy, part.reward_model
-    assert isinstance(beta, LoggingPolicy)
+    fitted, q = part.logging_policy, part.reward_model
+    assert isinstance(fitted, LoggingPolicy)
     assert isinstance(q, PooledRewardModel)
-    assert np.array_equal(logging[inside], beta.row_log_prob.numpy())
+    assert np.array_equal(logging[inside], fitted.row_log_prob.numpy())
     assert np.array_equal(u[inside], part.uncertainty().numpy())
     assert np.array_equal(imputed[inside], q.imputed.numpy())
     outside = log.take(~inside).undivided
     uncertainty = part.uncertainty_of(outside)
     assert uncertainty is not None
-    assert logging[~inside] == pytest.approx(beta.logged_log_prob(outside).numpy(), rel=1e-5)
+    assert logging[~inside] == pytest.approx(fitted.logged_log_prob(outside).numpy(), rel=1e-5)
     assert u[~inside] == pytest.approx(uncertainty.numpy(), rel=1e-5)
     assert imputed[~inside] == pytest.approx(q.row_rewards(outside).numpy(), rel=1e-6)
 
 
 def _inputs(rows: Any) -> list[Any]:
     return [rows.inputs[name].numpy().copy() for name in ("log_logging", "uncertainty", "imputed")]
+
+
+def test_a_linear_beta_is_fitted_to_all_shards_and_each_row_is_left_out_of_its_own_uncertainty() -> None:
+    log = a_log()
+    part = Nuisances(log, model="linear", sample_rows=1_500)
+    with Evaluator(part, POLICIES) as evaluator:
+        shards = list(evaluator.rows["sharp"].map(_inputs))
+    logging, u = (np.concatenate([one[k] for one in shards]) for k in range(2))
+    fitted = part.logging_policy
+    assert isinstance(fitted, LoggingPolicy)
+    assert fitted.log is log
+    assert logging == pytest.approx(logged_log_prob(fitted.whole.policy, log.undivided).numpy(), rel=1e-5)
+    whole = uncertainty_of(fitted.whole, log.undivided, log.undivided, "per_action")
+    assert u == pytest.approx(whole.numpy(), rel=1e-4)
+
+
+def test_other_models_of_beta_are_asked_shard_by_shard() -> None:
+    found = []
+    for log in (a_log().undivided, a_log()):
+        part = Nuisances(log, logging_policy=fit_logging_policy(a_log().undivided, "auto"))
+        with Evaluator(part, POLICIES) as evaluator:
+            found.append({one.model: one for one in evaluator.propensity_models()})
+    assert found[0].keys() == found[1].keys()
+    for model, one in found[0].items():
+        for name in ("value", "low", "high", "mean_weight"):
+            assert getattr(found[1][model], name) == pytest.approx(getattr(one, name), rel=1e-6), model
 
 
 def test_quantiles_over_shards_are_exact() -> None:
@@ -156,9 +230,8 @@ def _signed(rows: Any) -> Any:
 def test_a_column_of_probabilities_is_divided_as_the_log_is() -> None:
     log = a_log()
     column = np.random.default_rng(1).uniform(0.05, 0.9, log.n_rows)
-    beta = fit_logging_policy(log.undivided, "linear")
     for name in ("value", "lam"):
-        one, eight = (evaluate(each, {"it": column}, beta).policies["it"] for each in (log.undivided, log))
+        one, eight = (evaluate(each, {"it": column}, beta()).policies["it"] for each in (log.undivided, log))
         assert getattr(eight, name) == pytest.approx(getattr(one, name), rel=1e-9)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from log_frames import COLUMNS, WAYS, frame
 from offpolicy import LogError, LoggedData, OffPolicyError, read_log
-from offpolicy.log import open_store, write_store
+from offpolicy.log import in_store, open_store, write_store
 from offpolicy.log.mapped import mapped_file
 
 
@@ -99,3 +99,19 @@ def test_large_parts_of_a_store_are_mapped_too(tmp_path: Path, monkeypatch: pyte
                 assert np.array_equal(store.context_index[one.rows], one.contexts.start + one.row_context)
                 assert np.array_equal(store.action[one.rows], one.row_action)
     assert sorted(one.name for one in tmp_path.rglob("*") if one.is_dir() and one.parent == tmp_path) == sorted(WAYS)
+
+
+def test_a_part_of_a_store_becomes_a_store_once(tmp_path: Path) -> None:
+    """What is learned from is written beside the run, taken up by the next, and replaced where it is another part."""
+    log = write_store(in_memory("clusters"), tmp_path / "whole")
+    train, held = log.split((0.8, 0.2))
+    made = in_store(train, tmp_path / "run" / "train")
+    assert made == train
+    assert (made.lineage, made.fingerprint) == (train.lineage, train.fingerprint)
+    assert [one.tolist() for one in (made.folds(3), made.row_folds(3))] == [
+        one.tolist() for one in (train.folds(3), train.row_folds(3))
+    ]
+    before = (tmp_path / "run" / "train" / "manifest.json").stat().st_mtime_ns
+    assert in_store(train, tmp_path / "run" / "train") == train
+    assert (tmp_path / "run" / "train" / "manifest.json").stat().st_mtime_ns == before
+    assert in_store(held, tmp_path / "run" / "train") == held

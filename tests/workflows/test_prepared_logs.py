@@ -44,8 +44,15 @@ def test_a_store_in_the_place_of_a_log(files: list[Path], tmp_path: Path) -> Non
     }
     found = run("evaluate", store, "--policy", "better", *QUICK, "--json")
     assert found.code == 0, found.err
+    asked = ("evaluate", store, "--policy", "better", "--by", "segment", "--memory", "1GB", "--json")
+    alone, together = (run(*asked, *more) for more in ((), ("--engine", "local", "--workers", "2")))
+    assert (alone.code, together.code) == (0, 0), together.err
+    assert together.json["evaluation"] == alone.json["evaluation"]
+    assert together.json["propensity_models"] == alone.json["propensity_models"]
     learned = run("learn", store, "--method", "uips", "--epochs", "2", "--out", tmp_path / "run", *QUICK, "--json")
     assert learned.code == 0, learned.err
+    parts = [open_store(tmp_path / "run" / "parts" / side).n_rows for side in ("train", "held_out")]
+    assert sum(parts) == 1_200
     assert run("evaluate", store, "--policy", tmp_path / "run", *QUICK).code == 0
     assert run("doctor", store).code == 0
     assert run("convert", store, "--out", tmp_path / "log.dsjson").code == 0

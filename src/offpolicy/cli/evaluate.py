@@ -1,7 +1,6 @@
 """`offpolicy evaluate`: the values of policies on a log, with intervals and a verdict."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -206,7 +205,7 @@ def evaluate(
         "out": out,
     }
     with working(ctx) as crew:
-        run = run_evaluate(log_spec(ctx), named, replace(options, engine=crew), **more)
+        run = run_evaluate(log_spec(ctx), named, options, engine=crew, **more)
     show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)

@@ -25,6 +25,7 @@ from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.inputs import GROUP_INPUT
 from offpolicy.evaluation.intervals import GAMMAS, INTERVALS, Interval, sensitivity_over
 from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, Options
+from offpolicy.evaluation.other_rewards import OtherReward
 from offpolicy.evaluation.outcomes import decided, outcomes_of
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import (
@@ -135,9 +136,15 @@ def evaluate(
             reward_model=reward_model,
             seed=seed,
             sample_rows=sample_rows,
+            engine=engine,
         )
     with Evaluator(nuisances, named_policies(policies), references or {}, options, engine) as evaluator:
         return evaluator.evaluation
+
+
+def scratch() -> TemporaryDirectory[str]:
+    """A folder that is removed in the end."""
+    return TemporaryDirectory(prefix="offpolicy-")
 
 
 def named_policies(policies: Any) -> Mapping[str, Any]:
@@ -205,7 +212,6 @@ class Evaluator:
         asked = {
             "a log of slates": self.log.request is not None,
             "refits": options.refits > 0,
-            "rewards": bool(options.rewards or options.guardrails),
             "sensitivity_columns": options.sensitivity_columns,
         }
         refused = next((name for name, wanted in asked.items() if wanted), None)
@@ -307,15 +313,16 @@ class Evaluator:
         """The same of a log of many shards, each asked where it is worked on."""
         log, every = self.log, not all(rows_only(target) for target in self.targets.values())
         rewards = self.nuisances.reward_model if every else None
+        others = {name: one.seen(self.nuisances.fitted_log) for name, one in self._other_rewards.items()}
         work = ShardWork(
             {name: divided(source, log, name) for name, source in self._sources.items()},
-            self.nuisances.for_shards(every),
+            self.nuisances.for_shards(every, others if every else {}),
             tuple(row.name for row in self.asked if not row.whole_log),
             float(log.n_contexts),
             max(UNITS // log.n_shards, 1),
             self._groups(rewards),
         )
-        folder = Path(self._shards.enter_context(TemporaryDirectory(prefix="offpolicy-")))
+        folder = Path(self._shards.enter_context(scratch()))
         engine = self._shards.enter_context(engine_of(self.engine))
         crew = self._shards.enter_context(engine.over(log))
         return sharded_rows(log, crew, work, folder, self.nuisances.fitted_log)
@@ -324,7 +331,15 @@ class Evaluator:
     def other_logs(self) -> dict[str, LoggedData]:
         """The log under each further reward and guardrail."""
         names = (*self.options.rewards, *self.options.limits)
+        if self.log.n_shards > 1:
+            return {name: one.header(self.log) for name, one in self._other_rewards.items()}
         return {name: self.log.with_reward(name, self.options.winsorise) for name in names}
+
+    @cached_property
+    def _other_rewards(self) -> dict[str, OtherReward]:
+        """Each of them, as what all shards say about it."""
+        names = (*self.options.rewards, *self.options.limits)
+        return {name: OtherReward.of(self.log, name, self.options.winsorise) for name in names}
 
     @cached_property
     def other_models(self) -> dict[str, RewardModel]:
@@ -372,7 +387,10 @@ class Evaluator:
     @cached_property
     def repeats(self) -> Repeats | None:
         """Whether the logger knew more about users than the columns hold, tested once, on the log of β̂."""
-        return repeat_test(self.beta, seed=self.options.seed) if isinstance(self.beta, LoggingPolicy) else None
+        if not isinstance(self.beta, LoggingPolicy):
+            return None
+        rows = None if self.log.n_shards == 1 else self.nuisances.fitted_log
+        return repeat_test(self.beta, rows, seed=self.options.seed)
 
     @property
     def scale(self) -> Scale:
@@ -441,6 +459,11 @@ class Evaluator:
         """The rows of every candidate under every reward and guardrail."""
         candidates = {name: self.rows[name] for name in self.candidates}
         under: dict[str, Mapping[str, RowStatistics]] = {self.log.reward_name: candidates}
+        if self.log.n_shards > 1:
+            sharded = {name: self._sharded_rows[name] for name in self.candidates}
+            for reward, other in self._other_rewards.items():
+                under[reward] = {name: rows.under_reward(other) for name, rows in sharded.items()}
+            return under
         for reward, log in self.other_logs.items():
             model = self.other_models.get(reward)
             under[reward] = {
@@ -558,14 +581,21 @@ class Evaluator:
         """The best candidate's value under other models of β̂: those that `auto` chose among, and uniform."""
         if not isinstance(self.beta, LoggingPolicy):
             return []
-        name = self.evaluation.best
+        name, level, seed = self.evaluation.best, self.options.level, self.options.seed
+        if self.log.n_shards > 1:
+            folder, sharded = Path(self._shards.enter_context(scratch())), self._sharded_rows[name]
+
+            def in_shards(other: Policy) -> RowStatistics:
+                return sharded.under_model(None if other is self.beta else other, folder)
+
+            return under_other_models(self.nuisances.fitted_log, self.beta, in_shards, self.scale, level, seed)
         rows, target = self._single_rows[name], self.targets[name]
 
         def rows_under(other: Policy) -> PolicyRows:
             changed = under_model(rows, other)
             return with_user_model(with_slates(changed, target, other), self.user_model) if self.user_model else changed
 
-        return under_other_models(self.log, self.beta, rows_under, self.scale, self.options.level, self.options.seed)
+        return under_other_models(self.log, self.beta, rows_under, self.scale, level, seed)
 
 
 def _sensitivity(rows: RowStatistics, value: float, logging_value: float) -> Sensitivity:

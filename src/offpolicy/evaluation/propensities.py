@@ -12,7 +12,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, spread
 from offpolicy.evaluation.auto import WEIGHTS_ONLY, WITH_REWARDS, auto_estimate
 from offpolicy.evaluation.intervals import Interval, worst_case_over
-from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.rows import PolicyRows, with_logging
 from offpolicy.evaluation.scale import Scale
 from offpolicy.evaluation.slates import chosen_user_model, with_slates, with_user_model
 from offpolicy.evaluation.statistics import RowStatistics
@@ -85,12 +85,7 @@ def refit_bootstrap(
 
 def under_model(rows: PolicyRows, logging: Policy) -> PolicyRows:
     """The same policy on the same rows with another β̂; π is not computed again."""
-    log_logging = logged_log_prob(logging, rows.log)
-    log_target = rows.log_ratio + rows.inputs["log_logging"]
-    inputs = {
-        name: rows.inputs[name] for name in ("reward", "imputed", "baseline", "sample_size") if name in rows.inputs
-    }
-    return PolicyRows(rows.log, inputs | {"log_logging": log_logging, "log_ratio": log_target - log_logging})
+    return with_logging(rows, logged_log_prob(logging, rows.log))
 
 
 def propensity_model_row(

@@ -229,3 +229,11 @@ class PolicyRows(RowStatistics):
         assert self.log.timestamp is not None
         period = np.searchsorted(edges, self.log.timestamp, side="left")
         return replace(self, units=torch.from_numpy(period), first_unit=0)
+
+
+def with_logging(rows: PolicyRows, log_logging: Tensor) -> PolicyRows:
+    """The same policy on the same rows with another log β̂, of which no U is known; π is not computed again."""
+    log_target = rows.log_ratio + rows.inputs["log_logging"]
+    kept = {name: rows.inputs[name] for name in ("reward", "imputed", "baseline", "sample_size") if name in rows.inputs}
+    inputs = kept | {"log_logging": log_logging, "log_ratio": log_target - log_logging}
+    return replace(rows, inputs=inputs, unsupported=None)

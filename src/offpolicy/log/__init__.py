@@ -38,14 +38,15 @@ from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
-from offpolicy.log.prepare import Prepared, Preparing, byte_count, prepare_log, prepare_rows
+from offpolicy.log.preparation import Preparing
+from offpolicy.log.prepare import Prepared, byte_count, prepare_log, prepare_rows
 from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
 from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
 from offpolicy.log.store import is_store, open_store, read_manifest
-from offpolicy.log.store_writer import write_store
+from offpolicy.log.store_writer import StoreWriter, in_store, write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
@@ -82,6 +83,7 @@ __all__ = [
     "Preparing",
     "RawColumns",
     "Reading",
+    "StoreWriter",
     "Table",
     "Vocabulary",
     "VowpalLog",
@@ -99,6 +101,7 @@ __all__ = [
     "free_memory",
     "from_obp",
     "ids",
+    "in_store",
     "instant",
     "is_path",
     "is_store",

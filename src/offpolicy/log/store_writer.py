@@ -17,6 +17,7 @@ from offpolicy.atomic import flush, lock, remove_tree, write_atomic
 from offpolicy.errors import OffPolicyError
 from offpolicy.log.features import Vocabulary
 from offpolicy.log.hashing import digest
+from offpolicy.log.ids import UNKNOWN, codes_in
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.shards import SHARDS
 from offpolicy.log.store import (
@@ -27,6 +28,7 @@ from offpolicy.log.store import (
     checksum,
     fingerprint_of,
     frame_file,
+    is_store,
     lead,
     log_arrays,
     log_vocabularies,
@@ -167,12 +169,25 @@ def write_store(log: LoggedData, path: str | Path, shards: int | None = None) ->
             writer = StoreWriter(staging, [], {})
             for number, shard in enumerate(divided.shards):
                 writer.add(shard, number)
-            writer.finish(divided, {"command": "write_store", "sources": [], "shard_count": divided.n_shards})
+            about = {"command": "write_store", "sources": [], "notes": [], "shard_count": divided.n_shards}
+            writer.finish(divided, about)
             staging.rename(target)
         except BaseException:
             remove_tree(staging)
             raise
     return open_store(target, verify=False)
+
+
+def in_store(log: LoggedData, path: str | Path) -> LoggedData:
+    """A log as the store at a path, so that other processes can open it; written unless it is there already."""
+    target = Path(path).expanduser()
+    if is_store(target):
+        found = open_store(target)
+        if found.fingerprint == log.fingerprint and found.lineage == log.lineage:
+            return found
+        remove_tree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return write_store(log, target)
 
 
 def staging_of(target: Path) -> Path:
@@ -194,5 +209,5 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def grown(former: Vocabulary, ids: pl.Series) -> Vocabulary:
     """A vocabulary grown at its end by the ids that it does not hold, in ascending order."""
-    new = ids.filter(~ids.is_in(former.ids, nulls_equal=True)).unique().sort(nulls_last=True)
+    new = ids.filter(pl.Series(codes_in(ids, former.ids) == UNKNOWN)).unique().sort(nulls_last=True)
     return former if not len(new) else Vocabulary(pl.concat([former.ids.rename("id"), new.rename("id")]))

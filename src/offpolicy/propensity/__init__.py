@@ -3,7 +3,14 @@
 from offpolicy.propensity.config import FitConfig
 from offpolicy.propensity.ensemble import Member, shortened
 from offpolicy.propensity.families import FAMILIES, MODELS
-from offpolicy.propensity.fit import CandidateFit, LoggingPolicy, cross_fitted, fit_logging_policy, fits_done
+from offpolicy.propensity.fit import (
+    OVER_SHARDS,
+    CandidateFit,
+    LoggingPolicy,
+    cross_fitted,
+    fit_logging_policy,
+    fits_done,
+)
 from offpolicy.propensity.model import Family, FittedModel
 from offpolicy.propensity.repeats import Repeats, repeat_test
 from offpolicy.propensity.saving import packed, unpacked
@@ -11,6 +18,7 @@ from offpolicy.propensity.saving import packed, unpacked
 __all__ = [
     "FAMILIES",
     "MODELS",
+    "OVER_SHARDS",
     "CandidateFit",
     "Family",
     "FitConfig",

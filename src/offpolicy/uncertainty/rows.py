@@ -225,28 +225,32 @@ class UncertaintyModel:
         softmax = model.softmax
         states = state_function(softmax, data, intercept=softmax is None or softmax.scorer.items() is None)
         assert isinstance(states, States)
-        table = states(data)
-        matrices = PerActionMatrices(table.shape[1], data.n_actions)
-        matrices.add(table, *_rows(data), row_weights(data))
+        matrices: PerActionMatrices | None = None
+        for shard in data.shards:
+            table = states(shard)
+            matrices = matrices or PerActionMatrices(table.shape[1], data.n_actions)
+            matrices.add(table, *_rows(shard), row_weights(shard))
+        assert matrices is not None
         return UncertaintyModel(model, states=states, matrices=matrices.finish(model.ridge))
 
-    def __call__(self, rows: LoggedData) -> Tensor:
-        """U of every row of a log, float64."""
+    def __call__(self, rows: LoggedData, inside: bool = False) -> Tensor:
+        """U of every row of a log, float64; rows that are `inside` the data are left out, each of its own U."""
         if rows.candidates is not None and (rows.candidates.sizes[rows.context_index] == 1).any():
             choice = rows.candidates.sizes[rows.context_index] > 1  # where there is none, nothing is uncertain
             result = torch.zeros(rows.n_rows, dtype=torch.float64)
             if choice.any():
-                result[torch.from_numpy(choice)] = self(rows.take(choice))
+                result[torch.from_numpy(choice)] = self(rows.take(choice), inside)
             return result
         if self.model.view is not None and self.members:
-            return self.members[0](self.model.in_view(rows)[1])
+            return self.members[0](self.model.in_view(rows)[1], inside)
         if self.members:
-            return _together(self.model, rows, [one(rows) for one in self.members])
+            return _together(self.model, rows, [one(rows, inside) for one in self.members])
         if self.action_weight is not None:
             return _of_events(logged_log_prob(self.model.policy, rows), self.action_weight, rows)
         if self.states is None or self.matrices is None:
             return torch.zeros(rows.n_rows, dtype=torch.float64)
-        own = self.matrices.of(self.states(rows), *_rows(rows))
+        weight = row_weights(rows) if inside else None
+        own = self.matrices.of(self.states(rows), *_rows(rows), inside if weight is None else weight)
         share = self.model.softmax_share(rows)
         return own if share is None else own * share
 

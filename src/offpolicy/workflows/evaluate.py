@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_source
+from offpolicy.engine import Engine
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.evaluation import Evaluator, Options
 from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names
@@ -34,12 +35,13 @@ def run_evaluate(
     asked_for: Options | None = None,
     held_out_after: str | None = None,
     out: str | Path | None = None,
+    engine: Engine | str | None = None,
 ) -> Finished:
     """Evaluate policies, each named by whatever `policy_source` understands, on a log file.
 
     Rows that any of the saved policies was learned from are left out; β̂, U and q̂ that their runs saved for the other
     rows are reused. `asked_for` are options of the evaluation beyond level and seed; with `held_out_after`, a date or
-    time, only rows from then on count.
+    time, only rows from then on count. An `engine` works on the shards of a prepared log.
     """
     clock = Clock()
     references = dict(compare_with or {})
@@ -60,20 +62,20 @@ def run_evaluate(
     targets = {name: _target(one, spec) for name, one in sources.items()}
     model = options.model(spec, named)
     folders = [*([] if folder is None else [folder]), *(run_folder(asked[name]) for name in saved)]
-    nuisances, taken = nuisances_of(part, model, options.seed, folders)
-    evaluator = Evaluator(
+    nuisances, taken = nuisances_of(part, model, options.seed, folders, memory=spec.memory, engine=engine)
+    with Evaluator(
         nuisances,
         {name: targets[name] for name in policies},
         {name: targets[name] for name in references},
         spec.asked(replace(asked_for, level=options.level, seed=options.seed)),
-        options.engine,
-    )
-    models = evaluator.propensity_models() if options.propensity_models else []
-    said = (
-        *(*spec.notes, *dropped, *log.treated, *kind_notes(spec, log), *unused_propensities(spec, model)),
-        *(*joined, *notes, *taken, *own_notes(evaluator)),
-    )
-    results = document("evaluate", clock.facts(options, said), spec, evaluator, propensity_models=models)
+        engine,
+    ) as evaluator:
+        models = evaluator.propensity_models() if options.propensity_models else []
+        said = (
+            *(*spec.notes, *dropped, *log.treated, *kind_notes(spec, log), *unused_propensities(spec, model)),
+            *(*joined, *notes, *taken, *own_notes(evaluator)),
+        )
+        results = document("evaluate", clock.facts(options, said), spec, evaluator, propensity_models=models)
     files = {}
     if folder is not None:
         mark_folder(folder, "evaluate")
@@ -147,8 +149,14 @@ def with_tables(log: LoggedData, sources: Mapping[str, Any], spec: LogSpec) -> t
 def own_notes(evaluator: Evaluator) -> tuple[str, ...]:
     """What was done to further rewards, and a warning where the fit of β̂ did not converge."""
     note = evaluator.evaluation.logging.note
+    nuisances, sampled = evaluator.nuisances, ""
+    if nuisances.sample_share < 1:
+        sampled = (
+            f"The log is read in {evaluator.log.n_shards} shards: models of β̂ and of rewards are fitted to a sample of "
+            f"{nuisances.fitted_log.n_rows:,} rows (whole units; a linear β̂ is fitted to all), values use all rows."
+        )
     treated = dict.fromkeys(said for log in evaluator.other_logs.values() for said in log.treated)
-    return (*(said for said in treated if said not in evaluator.log.treated), *((note,) if note else ()))
+    return (*(said for said in treated if said not in evaluator.log.treated), *filter(None, (note, sampled)))
 
 
 def run_folder(path: str | Path) -> Path:

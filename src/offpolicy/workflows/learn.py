@@ -18,7 +18,7 @@ from offpolicy.learning import (
     member_settings,
     resolve_config,
 )
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, in_store
 from offpolicy.nuisances import Nuisances
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.evaluate import own_notes, unused_propensities
@@ -27,6 +27,9 @@ from offpolicy.workflows.holdout import Holdout
 from offpolicy.workflows.prepare import resolve
 from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
 from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
+
+PARTS = "parts"
+"""Folder of a run with the two parts of a prepared log."""
 
 
 def run_learn(
@@ -55,6 +58,8 @@ def run_learn(
     mark_folder(folder, "learn")
     rule = Holdout.of(log, held_out, options.seed, held_out_after)
     train, held, _ = rule.divide(log)
+    if log.store is not None and rule.share > 0:  # stores of their own, which workers open by their paths
+        train, held = (in_store(part, folder / PARTS / side) for part, side in ((train, "train"), (held, "held_out")))
     check_rewards(train)
     model = options.model(spec, named)
     known, taken = nuisances_of(train, model, options.seed, [folder], folder)

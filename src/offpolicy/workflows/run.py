@@ -15,13 +15,15 @@ from offpolicy.errors import OffPolicyError
 from offpolicy.evaluation import LEVEL
 from offpolicy.json_writer import write_json
 from offpolicy.log import LoggedData
-from offpolicy.nuisances import Nuisances
+from offpolicy.nuisances import SAMPLE_ROWS, Nuisances
 from offpolicy.propensity import MODELS, fits_done
 from offpolicy.results import Results, Run
 from offpolicy.workflows.roles import LogSpec
 
 MARKER = "run.json"
 """Says which command writes into a folder."""
+ROW_BYTES = 2_000
+"""Memory that fitting nuisances takes for each row of a sample."""
 REFUSED = "run an experiment"
 
 
@@ -144,15 +146,24 @@ def check_output_file(path: str | Path, force: bool, inputs: Iterable[str | Path
 
 
 def nuisances_of(
-    log: LoggedData, model: str, seed: int, folders: Iterable[Path], own: Path | None = None
+    log: LoggedData,
+    model: str,
+    seed: int,
+    folders: Iterable[Path],
+    own: Path | None = None,
+    *,
+    memory: int | None = None,
+    engine: Engine | str | None = None,
 ) -> tuple[Nuisances, tuple[str, ...]]:
     """β̂, U and q̂ of a log: loaded from a run's folder if saved there for this very log, else fitted when needed.
 
-    What is finished of a fit is kept in the run's `own` folder.
+    What is finished of a fit is kept in the run's `own` folder. The sample of a log in many shards that they are fitted
+    to fits the `memory`.
     """
+    sample_rows = SAMPLE_ROWS if memory is None else max(memory // ROW_BYTES, 1)
     for folder in folders:
-        found = Nuisances.load(folder, log, model, seed)
+        found = Nuisances.load(folder, log, model, seed, sample_rows)
         if found is not None:
             said = f"Propensities of these {log.n_rows:,} rows taken from {folder}: not fitted again."
             return found, (said,)
-    return Nuisances(log, model=model, seed=seed, folder=own), ()
+    return Nuisances(log, model=model, seed=seed, folder=own, sample_rows=sample_rows, engine=engine), ()
