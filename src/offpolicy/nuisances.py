@@ -7,8 +7,8 @@ can be saved beside a run and loaded again for the same log, identified by its f
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -270,8 +270,11 @@ class Nuisances:
             self._pooled = PooledRewardModel.unpacked(facts["rewards"], own, design)
         return self
 
-    def for_shards(self, reward_model: bool) -> "ShardNuisances":
-        """The same for the rows of any shard, as it can be sent to whoever works on it."""
+    def for_shards(self, reward_model: bool, others: Mapping[str, LoggedData]) -> "ShardNuisances":
+        """The same for the rows of any shard, as it can be sent to whoever works on it.
+
+        `others` are the fitted rows under further rewards, of which there are models too.
+        """
         beta = self.logging_policy
         if self._given_uncertainty is not None:
             raise ParameterError("U given row by row cannot be divided into shards. Give the fitted logging policy.")
@@ -283,6 +286,12 @@ class Nuisances:
         if isinstance(rewards, PooledRewardModel) and rewards.fingerprint == self.fitted_log.fingerprint:
             own["imputed"] = rewards.imputed
             rewards = replace(rewards, imputed=torch.empty(0))
+        further: dict[str, RewardModel] = {}
+        for name, log in others.items():
+            model = self.reward_model_of(log)
+            assert isinstance(model, PooledRewardModel)
+            own[f"imputed of {name}"] = model.imputed
+            further[name] = replace(model, imputed=torch.empty(0))
         ends = np.zeros(1, dtype=np.int64)
         if own:
             inside = [int(shard.of_share(self.sample_share, SAMPLE).sum()) for shard in self.log.shards]
@@ -295,6 +304,7 @@ class Nuisances:
             ends.tolist(),
             own,
             self._of_all_shards,
+            further,
         )
 
 
@@ -313,6 +323,8 @@ class ShardNuisances:
     """log β̂, U and q̂ of the fitted rows."""
     of_all: bool = False
     """Whether β̂ was fitted to the rows of all shards."""
+    others: Mapping[str, RewardModel] = field(default_factory=dict)
+    """q̂ of further rewards."""
 
     def values(self, shard: LoggedData, index: int) -> dict[str, Tensor]:
         """log β̂ and U of every row of a shard, and q̂ of the fitted ones, the others being 0."""
@@ -322,6 +334,7 @@ class ShardNuisances:
             given["uncertainty"] = lambda: uncertainty(shard, self.of_all)
         if (rewards := self.reward_model) is not None:
             given["imputed"] = lambda: row_rewards(rewards, shard)
+        given |= {f"imputed of {name}": partial(row_rewards, model, shard) for name, model in self.others.items()}
         found = {}
         for name, work in given.items():
             own = self.own.get(name)

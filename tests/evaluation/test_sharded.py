@@ -1,14 +1,19 @@
 """A log in shards: the same answer as in one piece, and the same bits whoever works on the shards."""
 
+import os
+import signal
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 
 from offpolicy.engine import Engine, make_engine
+from offpolicy.engine.crew import OrderedCrew
+from offpolicy.engine.local import Local
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Asked, Evaluator, Options, evaluate
 from offpolicy.log import LoggedData
@@ -31,6 +36,9 @@ def a_log(weighted: bool = False) -> LoggedData:
     scores = contexts @ chance.normal(size=(WIDTH, ACTIONS))
     prob = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     price = np.where(chance.random(ROWS) < 0.05, np.nan, chance.exponential(size=ROWS))
+    cost = np.where(chance.random(ROWS) < 0.5, 0.0, chance.normal(1.0, 2.0, size=ROWS))
+    kept = {"device": np.where(chance.random(ROWS) < 0.3, "phone", "desk"), "price": price, "cost": cost}
+    kept["visits"] = chance.integers(0, 2, ROWS)
     action = (prob[index].cumsum(1) > chance.random(ROWS)[:, None]).argmax(1)
     return LoggedData.from_arrays(
         contexts,
@@ -40,7 +48,7 @@ def a_log(weighted: bool = False) -> LoggedData:
         actions=ACTIONS,
         timestamp=chance.permutation(ROWS),
         row_weight=chance.integers(1, 4, ROWS).astype(np.float64) if weighted else None,
-        keep={"device": np.where(chance.random(ROWS) < 0.3, "phone", "desk"), "price": price},
+        keep=kept,
     ).sharded(8)
 
 
@@ -90,10 +98,47 @@ def workers() -> Iterator[list[Engine]]:
         yield [two, three]
 
 
+@pytest.mark.slow
+def test_ray_changes_no_bit(local_ray: Engine) -> None:
+    assert found(a_log(), local_ray).model_dump_json() == found(a_log()).model_dump_json()
+
+
+def test_further_rewards_and_guardrails_are_those_of_one_shard() -> None:
+    given: dict[str, Any] = {"rewards": ("cost",), "guardrails": ("visits>=-5%",), "winsorise": 0.02}
+    one, eight = (dict(numbers(found(each, **given).model_dump())) for each in (a_log().undivided, a_log()))
+    assert one.keys() == eight.keys()
+    for path, value in one.items():
+        same = pytest.approx(value, rel=1e-6, abs=1e-9) if isinstance(value, float) else value
+        assert eight[path] == same, path
+
+
 def test_the_number_of_workers_changes_no_bit(workers: list[Engine]) -> None:
     here = found(a_log(), by=("device",)).model_dump_json()
     for engine in workers:
         assert found(a_log(), engine, by=("device",)).model_dump_json() == here
+
+
+def test_workers_may_be_killed_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, chance = found(a_log()).model_dump_json(), np.random.default_rng(0)
+    moments, calls = set(chance.integers(2, 200, 8).tolist()), count()
+    killed: list[int | None] = []
+    local = Local(2)
+    asked = OrderedCrew.map
+
+    def dangerous(crew: OrderedCrew, *given: Any, **options: Any) -> Iterator[Any]:
+        """A map, in the middle of which a worker may be killed."""
+        moment = int(chance.integers(0, 8)) if next(calls) in moments else None
+        for place, answer in enumerate(asked(crew, *given, **options)):
+            if place == moment:
+                alive = [one.process.pid for one in local.processes if one is not None and one.process.is_alive()]
+                killed.append(alive[int(chance.integers(len(alive)))])
+                os.kill(killed[-1] or 0, signal.SIGKILL)
+            yield answer
+
+    monkeypatch.setattr(OrderedCrew, "map", dangerous)
+    with local:
+        assert found(a_log(), local).model_dump_json() == here
+    assert len(killed) >= 4
 
 
 def test_clusters_beyond_the_most_units_are_summed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:

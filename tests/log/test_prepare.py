@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -197,6 +198,11 @@ def test_files_are_added(tmp_path: Path) -> None:
     fresh = prepare_log([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "both", shards=4, **options)
     assert np.array_equal(np.sort(fresh.row_hashes), np.sort(store.row_hashes))
     assert "20 units of the files added last were in the store before" in store.treated[0]
+    train, held = store.split((0.7, 0.3))  # a returning unit is on one side, with all of its rows
+    assert not set(train.cluster_hashes.tolist()) & set(held.cluster_hashes.tolist())
+    assert pickle.loads(pickle.dumps(train)) == train
+    assert sorted(train.shard(0).sharded(3).cluster_hashes.tolist()) == sorted(train.shard(0).cluster_hashes.tolist())
+    assert len(set(store.sharded(4).cluster_hashes.tolist())) == 100
     assert old.n_rows == 1_200  # whoever had it open has what was there
     assert np.array_equal(np.sort(old.row_hashes), np.sort(read_log(tmp_path / "a.parquet", **options).row_hashes))
     with pytest.raises(ParameterError, match="other columns"):

@@ -53,18 +53,18 @@ def test_quality_is_of_shards_that_were_held_out(log: LoggedData, alone: Logging
 
 
 @pytest.mark.parametrize("where", ["local2", "local3", "ray"])
-@pytest.mark.parametrize("kept", ["memory", "store"])
 def test_the_same_bits_for_any_workers_in_memory_and_in_a_store(
-    where: str, kept: str, log: LoggedData, alone: LoggingPolicy, request: pytest.FixtureRequest, tmp_path: Path
+    where: str, log: LoggedData, alone: LoggingPolicy, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     own = where != "ray"
     engine: Engine = make_engine("local", int(where[-1])) if own else request.getfixturevalue("local_ray")
-    fitted = fit_logging_policy(stored(log, tmp_path) if kept == "store" else log, "linear", engine=engine)
+    for one in (log, stored(log, tmp_path)):
+        fitted = fit_logging_policy(one, "linear", engine=engine)
+        for left, right in zip(weights(fitted), weights(alone), strict=True):
+            assert torch.equal(left, right)
+        assert fitted.quality == alone.quality
     if own:
         engine.close()
-    for left, right in zip(weights(fitted), weights(alone), strict=True):
-        assert torch.equal(left, right)
-    assert fitted.quality == alone.quality
 
 
 @pytest.mark.parametrize("where", ["local", "ray"])
@@ -78,6 +78,21 @@ def test_lost_workers_change_nothing(
         engine.close()
     for left, right in zip(weights(fitted), weights(alone), strict=True):
         assert torch.equal(left, right)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("where", ["local", "ray"])
+def test_workers_lost_at_ten_random_moments(
+    where: str, log: LoggedData, alone: LoggingPolicy, request: pytest.FixtureRequest
+) -> None:
+    engine: Engine = make_engine("local", 2) if where == "local" else request.getfixturevalue("local_ray")
+    for moment in np.random.default_rng(0).uniform(0.0, 2.0, 10):
+        fitted, _ = with_losses(lambda: fit_logging_policy(log, "linear", engine=engine), engine, [moment])
+        for left, right in zip(weights(fitted), weights(alone), strict=True):
+            assert torch.equal(left, right)
+    if where == "local":
+        engine.close()
 
 
 def test_row_weights_count_as_events(log: LoggedData) -> None:

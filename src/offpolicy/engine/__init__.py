@@ -5,7 +5,7 @@ function for each of them, in order. `WorkerPool` runs jobs that have nothing to
 """
 
 from offpolicy.engine.crew import ENGINES, Crew, Engine, engine_of, make_engine
-from offpolicy.engine.holdings import shard_cache, spilled
+from offpolicy.engine.holdings import beside, shard_cache, spilled
 from offpolicy.engine.shards import map_merge
 from offpolicy.engine.workers import Done, Job, WorkerPool, available_cores
 
@@ -17,6 +17,7 @@ __all__ = [
     "Job",
     "WorkerPool",
     "available_cores",
+    "beside",
     "engine_of",
     "make_engine",
     "map_merge",

@@ -147,6 +147,15 @@ def spilled(name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]
     return kept
 
 
+def beside(index: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function for another shard of the same group (see `Engine.over`).
+
+    With it a worker sends what the shards of a group add up to, instead of something for each of them.
+    """
+    held, _ = _running()
+    return held.run(index, function, arguments)
+
+
 def _running() -> tuple[Held, int]:
     if _current is None:
         raise RuntimeError("There is no shard: this is for functions that an engine maps over shards.")

@@ -23,6 +23,7 @@ from offpolicy.evaluation.preflight import preflight, shown_one_action
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
 from offpolicy.evaluation.rows import PolicyRows
+from offpolicy.evaluation.sharded import UNITS
 from offpolicy.evaluation.slates import RATIO_OF, SLATE_ESTIMATORS, chosen_user_model, with_slates, with_user_model
 from offpolicy.evaluation.statistics import Asked, RowStatistics
 from offpolicy.evaluation.value import Terms, value
@@ -39,6 +40,7 @@ __all__ = [
     "SLATE_ESTIMATORS",
     "SLATE_RATIOS",
     "TOP_P_INPUTS",
+    "UNITS",
     "ActionSets",
     "Asked",
     "Evaluator",

@@ -25,6 +25,7 @@ from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven
 from offpolicy.evaluation.inputs import GROUP_INPUT
 from offpolicy.evaluation.intervals import GAMMAS, INTERVALS, Interval, sensitivity_over
 from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, Options
+from offpolicy.evaluation.other_rewards import OtherReward
 from offpolicy.evaluation.outcomes import decided, outcomes_of
 from offpolicy.evaluation.preflight import detectable_effect, preflight
 from offpolicy.evaluation.propensities import (
@@ -212,7 +213,6 @@ class Evaluator:
         asked = {
             "a log of slates": self.log.request is not None,
             "refits": options.refits > 0,
-            "rewards": bool(options.rewards or options.guardrails),
             "sensitivity_columns": options.sensitivity_columns,
         }
         refused = next((name for name, wanted in asked.items() if wanted), None)
@@ -316,9 +316,10 @@ class Evaluator:
         """The same of a log of many shards, each asked where it is worked on."""
         log, every = self.log, not all(rows_only(target) for target in self.targets.values())
         rewards = self.nuisances.reward_model if every else None
+        others = {name: one.seen(self.nuisances.fitted_log) for name, one in self._other_rewards.items()}
         work = ShardWork(
             {name: divided(source, log, name) for name, source in self._sources.items()},
-            self.nuisances.for_shards(every),
+            self.nuisances.for_shards(every, others if every else {}),
             tuple(row.name for row in self.asked if not row.whole_log),
             float(log.n_contexts),
             max(UNITS // log.n_shards, 1),
@@ -333,7 +334,15 @@ class Evaluator:
     def other_logs(self) -> dict[str, LoggedData]:
         """The log under each further reward and guardrail."""
         names = (*self.options.rewards, *self.options.limits)
+        if self.log.n_shards > 1:
+            return {name: one.header(self.log) for name, one in self._other_rewards.items()}
         return {name: self.log.with_reward(name, self.options.winsorise) for name in names}
+
+    @cached_property
+    def _other_rewards(self) -> dict[str, OtherReward]:
+        """Each of them, as what all shards say about it."""
+        names = (*self.options.rewards, *self.options.limits)
+        return {name: OtherReward.of(self.log, name, self.options.winsorise) for name in names}
 
     @cached_property
     def other_models(self) -> dict[str, RewardModel]:
@@ -458,6 +467,11 @@ class Evaluator:
         """The rows of every candidate under every reward and guardrail."""
         candidates = {name: self.rows[name] for name in self.candidates}
         under: dict[str, Mapping[str, RowStatistics]] = {self.log.reward_name: candidates}
+        if self.log.n_shards > 1:
+            sharded = {name: self._sharded_rows[name] for name in self.candidates}
+            for reward, other in self._other_rewards.items():
+                under[reward] = {name: rows.under_reward(other) for name, rows in sharded.items()}
+            return under
         for reward, log in self.other_logs.items():
             model = self.other_models.get(reward)
             under[reward] = {

@@ -21,7 +21,9 @@ from torch import Tensor
 from offpolicy.engine import Crew, shard_cache, spilled
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS
+from offpolicy.evaluation.inputs import BASELINE, other_baseline
 from offpolicy.evaluation.order import digits, exact_quantiles
+from offpolicy.evaluation.other_rewards import OtherReward
 from offpolicy.evaluation.rows import PolicyRows, with_logging
 from offpolicy.evaluation.segments import Part
 from offpolicy.evaluation.statistics import Array, RowStatistics, Statistic
@@ -54,7 +56,7 @@ class ShardWork:
         """The rows of every policy."""
         known = self.nuisances.values(shard, index)
         targets = {name: as_policy(part_of(target, index), shard, name) for name, target in self.targets.items()}
-        return PolicyRows.of_all(
+        found = PolicyRows.of_all(
             shard,
             targets,
             self.nuisances.logging,
@@ -63,8 +65,11 @@ class ShardWork:
             estimators=[ESTIMATORS[name] for name in self.estimators],
             support=True,
             groups=self.groups,
+            other_rewards=self.nuisances.others,
             known=known,
         )
+        others = {name: values for name, values in known.items() if name.startswith("imputed of ")}
+        return {name: replace(rows, inputs={**rows.inputs, **others}) for name, rows in found.items()}
 
     def unit(self, shard: LoggedData, index: int) -> npt.NDArray[np.int32]:
         """The unit of each row: its cluster, or the group that its cluster is in."""
@@ -135,6 +140,10 @@ class ShardedRows(RowStatistics):
         path = folder / f"model-{len(list(folder.iterdir()))}.pickle"
         path.write_bytes(pickle.dumps(logging, protocol=5))
         return self.viewed(_under_model, path)
+
+    def under_reward(self, reward: OtherReward) -> "ShardedRows":
+        """The same policy and rows under another reward."""
+        return replace(self.viewed(_under_reward, reward), log=reward.header(self.log))
 
     def segment(self, part: Part) -> "ShardedRows":
         """The rows of a segment."""
@@ -278,6 +287,16 @@ def _count(rows: PolicyRows) -> int:
 
 def _digits(rows: PolicyRows, values: Statistic, *given: Any) -> npt.NDArray[np.int64]:
     return digits(values(rows), *given)
+
+
+def _under_reward(rows: PolicyRows, reward: OtherReward) -> PolicyRows:
+    """The rows under another reward, with q̂ of it where it is known."""
+    own = {name: values for name, values in rows.inputs.items() if not name.startswith((BASELINE, "imputed"))}
+    log = reward.seen(rows.log)
+    own["reward"] = tensor(log.reward)
+    if (baseline := rows.inputs.get(other_baseline(reward.name))) is not None:
+        own |= {BASELINE: baseline, "imputed": rows.inputs[f"imputed of {reward.name}"]}
+    return replace(rows, log=log, inputs=own)
 
 
 def _under_beta(rows: PolicyRows) -> PolicyRows:

@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,10 +20,8 @@ from offpolicy.learning.rows import RowInputs, row_count, row_inputs
 from offpolicy.log import LoggedData
 from offpolicy.models import Batch, ContextBatches, Scorer
 from offpolicy.policies import Policy, tensor
-from offpolicy.propensity import LoggingPolicy
 from offpolicy.rewards import RewardModel, row_rewards
 from offpolicy.seeding import torch_generator
-from offpolicy.uncertainty import uncertainty_of
 
 Arrays = list[npt.NDArray[Any]]
 
@@ -39,8 +37,8 @@ class Lesson:
     logging: Policy | None
     reward_model: RewardModel | None
     groups: Tensor | None
-    form: Mapping[str, Any]
-    """Which U is computed, where one is."""
+    uncertainty: Callable[[LoggedData], Tensor] | None
+    """U of the rows of a shard, where it is needed."""
     n_contexts: int
     contexts_a_batch: int
     events_a_batch: float = 1.0
@@ -182,14 +180,9 @@ def _objective(shard: LoggedData, lesson: Lesson) -> Objective:
 
 def _computed(shard: LoggedData, lesson: Lesson) -> RowInputs:
     """Row inputs of a shard, computed."""
-    spec, beta = lesson.spec, lesson.logging
-    uncertainty = None
-    if spec.needs_uncertainty:
-        assert isinstance(beta, LoggingPolicy)
-        uncertainty = uncertainty_of(beta.whole, beta.log, shard, **{"form": "per_action", **lesson.form})
-    logging = beta.whole.policy if isinstance(beta, LoggingPolicy) else beta
+    uncertainty = None if lesson.uncertainty is None else lesson.uncertainty(shard)
     dtype = trained(lesson.scorer)[0].dtype
-    rows = row_inputs(spec, lesson.config, shard, dtype, logging=logging, uncertainty=uncertainty)
+    rows = row_inputs(lesson.spec, lesson.config, shard, dtype, logging=lesson.logging, uncertainty=uncertainty)
     rows.by_context = {name: values for name, values in rows.by_context.items() if name == "top"}
     if lesson.reward_model is not None:
         rows.put("imputed", row_rewards(lesson.reward_model, shard))

@@ -9,12 +9,13 @@ streams, whoever computed them, so that any number of workers ends with the same
 import copy
 import math
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offpolicy.engine import Crew, Engine
 from offpolicy.errors import DivergedError, ParameterError
@@ -31,7 +32,10 @@ from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData
 from offpolicy.models import clipped_step
 from offpolicy.nuisances import Nuisances
+from offpolicy.policies import Policy, logged_log_prob
+from offpolicy.propensity import LoggingPolicy
 from offpolicy.seeding import torch_generator
+from offpolicy.uncertainty import UncertaintyModel, uncertainty_of
 
 STREAMS = 8
 """Micro-batches per step: fixed, so that what is learned does not depend on the number of workers."""
@@ -78,11 +82,17 @@ def shard_trainer(
     sample = sample_of(log, SAMPLE_ROWS, range(last), "nuisances")
     if nuisances is not None and spec.needs_logging_policy:
         given["logging_policy"] = nuisances.logging_policy
+    scale, beta = 1.0, given.get("logging_policy")
+    if isinstance(beta, LoggingPolicy) and beta.log.n_shards > 1:  # its U from the sample, which is in memory
+        scale = math.sqrt(min(sample.n_events / beta.log.n_events, 1.0))
+        rows = logged_log_prob(beta.whole.policy, sample)
+        given["logging_policy"] = replace(beta, log=sample, row_log_prob=rows)
     trainer = prepare_training(sample, method, config=config, validation=validation, **given)
     return ShardTrainer(
         **{each.name: getattr(trainer, each.name) for each in fields(Trainer) if each.init},
         whole=log,
         shards=range(last),
+        scale=scale,
     )
 
 
@@ -119,6 +129,8 @@ class ShardTrainer(Trainer):
     """The log of many shards; `log` is the sample on which nuisances were estimated."""
     shards: range = field(kw_only=True)
     """The shards to learn from."""
+    scale: float = 1.0
+    """What U of the sample's rows is multiplied by."""
     crew: Crew | None = None
     main: bool = True
     """Whether this process writes checkpoints."""
@@ -187,17 +199,17 @@ class ShardTrainer(Trainer):
     def _measure(self) -> None:
         """Let every shard compute its row inputs; what a step stands for follows."""
         assert self.crew is not None
-        objective, config = self.objective, self.config
+        objective, config, logging = self.objective, self.config, self.objective.rows.logging
         asked = config.batch_contexts or min(STREAMS * MICRO_CONTEXTS, step_contexts(config, self.whole) * STREAMS)
         n = len(self.streams)
         self.lesson = Lesson(
             copy.deepcopy(self.scorer),
             objective.spec,
             config,
-            objective.rows.logging,
+            logging.whole.policy if isinstance(logging, LoggingPolicy) else logging,
             objective.reward_model,
             objective.rows.groups,
-            form_of(config),
+            self._uncertainty(logging) if objective.spec.needs_uncertainty else None,
             self.whole.n_contexts,
             max(1, asked // n),
         )
@@ -210,6 +222,15 @@ class ShardTrainer(Trainer):
         self.lesson.events_a_batch = objective.events_a_batch
         self.shared = self.crew.share(self.lesson)
         self._follow_log(0)
+
+    def _uncertainty(self, beta: Policy | None) -> Callable[[LoggedData], Tensor]:
+        """U of the rows of any shard; of a β̂ fitted to more rows than the sample, smaller by the root of how many."""
+        assert isinstance(beta, LoggingPolicy)
+        form, scale = {"form": "per_action", **form_of(self.config)}, self.scale
+        if form == {"form": "per_action", "normalisation": "raw"}:
+            model = UncertaintyModel.of(beta)
+            return lambda shard: scale * model(shard)
+        return lambda shard: scale * uncertainty_of(beta.whole, beta.log, shard, **form)
 
     def _plan(self, epoch: int) -> list[dict[int, int]]:
         """For each step the shard that each stream is at, and which of its batches it takes."""

@@ -38,9 +38,9 @@ class Vocabulary:
         """Refuse: a vocabulary never changes."""
         raise AttributeError(f"A vocabulary is frozen; {name} cannot be set.")
 
-    def __reduce__(self) -> tuple[type["Vocabulary"], tuple[list[Id]]]:
-        """Pickle as the list of ids."""
-        return Vocabulary, (self.to_list(),)
+    def __reduce__(self) -> tuple[Any, tuple[list[Id]]]:
+        """Pickle as the list of ids, which were checked."""
+        return _vocabulary_again, (self.to_list(),)
 
     @classmethod
     def of(cls, values: Any) -> "Vocabulary":
@@ -90,6 +90,10 @@ class Vocabulary:
         """The number of ids and the first few."""
         shown = ", ".join(map(repr, self._ids.head(4).to_list()))
         return f"Vocabulary({len(self)} ids: {shown}{', ...' if len(self) > 4 else ''})"
+
+
+def _vocabulary_again(ids: list[Id]) -> Vocabulary:
+    return trusted(Vocabulary, _ids=id_series(ids).alias("id"))
 
 
 def _same(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:

@@ -324,7 +324,7 @@ class LoggedData:
             used_clusters, changed["cluster"] = compacted(changed["cluster"], int(self.cluster.max()) + 1)
             if self.cluster_vocabulary is not None:
                 ids = self.cluster_vocabulary.ids.gather(used_clusters)
-                changed["cluster_vocabulary"] = Vocabulary(ids)
+                changed["cluster_vocabulary"] = trusted(Vocabulary, _ids=ids)
         if self.kept is not None:
             changed["kept"] = self.kept.filter(kept) if kept.dtype == np.bool_ else self.kept[kept]
         if not len(changed["action"]):
@@ -390,6 +390,16 @@ class LoggedData:
     def of_share(self, share: float, key: str) -> npt.NDArray[np.bool_]:
         """Which rows belong to a share of the units, by a keyed hash of what the units are."""
         return np.concatenate([uniform(unit_hashes(shard), key) < share for shard in self.shards])
+
+    def renamed_reward(
+        self, name: str, reward_range: tuple[float, float], treated: tuple[str, ...] = ()
+    ) -> "LoggedData":
+        """The same arrays, said to hold another reward of this range."""
+        return self._changed_rows(reward_name=name, reward_range=reward_range, treated=(*self.treated, *treated))
+
+    def with_unit_reward(self, reward: npt.NDArray[np.float64]) -> "LoggedData":
+        """The same rows with these rewards, which lie in [0, 1]."""
+        return self._changed_rows(reward=owned(reward))
 
     def selected(self, kept: npt.NDArray[np.bool_]) -> "LoggedData":
         """Some of the rows or none, without what is kept beside them; contexts and all codes stay: for sums alone."""

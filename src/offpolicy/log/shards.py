@@ -113,7 +113,7 @@ def arranged(log: "LoggedData", shards: int) -> "LoggedData":
     if log.cluster is not None:
         named, changes["cluster"] = _renumbered(log.cluster[order], shard, log.cluster_hashes)
         vocabulary = log.cluster_vocabulary or Vocabulary(range(len(log.cluster_hashes)))
-        changes["cluster_vocabulary"] = Vocabulary(vocabulary.ids.gather(pl.Series(named)))
+        changes["cluster_vocabulary"] = trusted(Vocabulary, _ids=vocabulary.ids.gather(pl.Series(named)))
         clusters = _bounds(changes["cluster"], ends)
     if log.request is not None:
         _, changes["request"] = _renumbered(log.request[order], shard, None)

@@ -17,6 +17,7 @@ from offpolicy.atomic import flush, lock, remove_tree, write_atomic
 from offpolicy.errors import OffPolicyError
 from offpolicy.log.features import Vocabulary
 from offpolicy.log.hashing import digest
+from offpolicy.log.ids import UNKNOWN, codes_in
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.shards import SHARDS
 from offpolicy.log.store import (
@@ -208,5 +209,5 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def grown(former: Vocabulary, ids: pl.Series) -> Vocabulary:
     """A vocabulary grown at its end by the ids that it does not hold, in ascending order."""
-    new = ids.filter(~ids.is_in(former.ids, nulls_equal=True)).unique().sort(nulls_last=True)
+    new = ids.filter(pl.Series(codes_in(ids, former.ids) == UNKNOWN)).unique().sort(nulls_last=True)
     return former if not len(new) else Vocabulary(pl.concat([former.ids.rename("id"), new.rename("id")]))

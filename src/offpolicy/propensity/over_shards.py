@@ -1,12 +1,13 @@
 """The linear β̂ of a log of many shards: L-BFGS whose sums are mapped over shards and merged in their order.
 
 Of each shard its features along the axes are kept beside it (memory-mapped over a store); a step sends θ to the workers
-and gets a value and a gradient back from every shard. θ is the same, to the last bit, for any number of workers and for
+and gets sums back. θ is the same, to the last bit, for any number of workers and for
 a log in memory or in a store. The ridge is chosen, and quality is measured, on contexts drawn at random; whole shards
 are held out for that, and the fit to the others is where the fit to all of them starts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from offpolicy.engine import Crew, Engine, engine_of, spilled
+from offpolicy.engine import Crew, Engine, beside, engine_of, spilled
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
 from offpolicy.models import Offered, Scorer, log_normaliser_gradient, offered_of
@@ -26,6 +27,10 @@ from offpolicy.propensity.quality import measure
 from offpolicy.propensity.whole_batch import FLAT, Axes, Likelihood, WholeBatch, precision
 from offpolicy.results import Quality
 from offpolicy.seeding import generator
+
+GROUPS = 16
+"""Sums of shards are sent in so many groups: fixed, so that what is found does not depend on the number of workers."""
+Floats = npt.NDArray[np.floating]
 
 
 def fit_over_shards(
@@ -43,11 +48,13 @@ def fit_over_shards(
     sample = WholeBatch(scorer, train)
     ridge = best_ridge(scorer, sample, valid, config) if config.ridge is None else config.ridge
     sample.maximise(scorer, ridge, SEARCH, 2 * config.epochs)
-    with engine_of(engine) as working, working.over(log) as crew:
+    groups = [part.tolist() for part in np.array_split(np.arange(last), min(GROUPS, last))]
+    rest = [[shard] for shard in range(last, log.n_shards)]
+    with engine_of(engine) as working, working.over(log, groups + rest) as crew:
         statistics = Statistics.of(scorer, log, crew, last)
-        OverShards(scorer, log, crew, statistics, range(last)).maximise(scorer, ridge, LOOSE, 2 * config.epochs)
+        OverShards(scorer, log, crew, statistics, groups).maximise(scorer, ridge, LOOSE, 2 * config.epochs)
         quality = measure(softmax_policy(scorer, log), valid, train)
-        problem = OverShards(scorer, log, crew, statistics, range(log.n_shards))
+        problem = OverShards(scorer, log, crew, statistics, groups + rest)
         tolerance = TIGHT if problem.dtype == torch.float64 else LOOSE
         converged = problem.maximise(scorer, ridge, tolerance, 2 * config.epochs)
     if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
@@ -104,12 +111,12 @@ class OverShards(Likelihood):
     """The likelihood of the rows of some shards of a log."""
 
     def __init__(
-        self, scorer: Scorer, log: LoggedData, crew: Crew, statistics: Statistics, shards: Sequence[int]
+        self, scorer: Scorer, log: LoggedData, crew: Crew, statistics: Statistics, groups: Sequence[Sequence[int]]
     ) -> None:
-        """The first shards, or all of them."""
-        self.crew, self.shards = crew, list(shards)
+        """The first shards, or all of them, in groups that have one owner each."""
+        self.crew, self.groups = crew, {group[0]: group for group in groups}
         self.dtype, self.axes = statistics.dtype, statistics.axes
-        sums = statistics.whole if len(shards) == log.n_shards else statistics.train
+        sums = statistics.whole if sum(map(len, groups)) == log.n_shards else statistics.train
         self.seen = (sums[:, -1] > 0).nonzero()[:, 0]
         self.events = float(sums[:, -1].sum())
         self.sums = sums[self.seen].to(self.dtype)
@@ -118,11 +125,12 @@ class OverShards(Likelihood):
         self.given = crew.share((scorer, self.axes, self.dtype, place))
 
     def log_totals(self, weights: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Parameters to the workers, sums back from every shard, merged in shard order in float64."""
+        """Parameters to the workers, sums back from every group, merged in their order in float64."""
         value, gradient = 0.0, torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.float64)
-        for found, of_shard in self.crew.map(_log_totals, self.given, weights.numpy(), bias.numpy(), only=self.shards):
+        given = (self.given, weights.numpy(), bias.numpy(), self.groups)
+        for found, of_group in self.crew.map(_of_group, *given, only=list(self.groups)):
             value += found
-            gradient += torch.from_numpy(of_shard)
+            gradient += torch.from_numpy(of_group)
         gradient = gradient.to(self.dtype)
         return value, gradient[:, :-1], gradient[:, -1]
 
@@ -154,13 +162,25 @@ def _sums(shard: LoggedData, index: int, scorer: Scorer, axes: Axes, dtype: torc
     return np.column_stack([pairs @ features, count]).astype(np.float64)
 
 
+def _of_group(
+    shard: LoggedData, index: int, given: Any, weights: Floats, bias: Floats, groups: Mapping[int, Sequence[int]]
+) -> tuple[float, Floats]:
+    """The sums of the shards of a group, added up in their order."""
+    value, gradient = 0.0, np.zeros((len(weights), weights.shape[1] + 1))
+    for number in groups[index]:
+        found, of_shard = beside(number, _log_totals, given, weights, bias)
+        value += found
+        gradient += of_shard
+    return value, gradient.astype(weights.dtype)
+
+
 def _log_totals(
     shard: LoggedData,
     index: int,
     given: tuple[Scorer, Axes, torch.dtype, Tensor],
-    weights: npt.NDArray[np.floating],
-    bias: npt.NDArray[np.floating],
-) -> tuple[float, npt.NDArray[np.floating]]:
+    weights: Floats,
+    bias: Floats,
+) -> tuple[float, Floats]:
     """Σ over events of log Σ_a exp(x·w_a + c_a), and its gradient, (seen, r + 1)."""
     scorer, axes, dtype, place = given
     features, weight = _features(shard, scorer, axes, dtype), _context_weight(shard)

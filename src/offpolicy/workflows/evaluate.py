@@ -10,7 +10,7 @@ import polars as pl
 
 from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_source
 from offpolicy.errors import LogError, ParameterError
-from offpolicy.evaluation import Evaluator, Options
+from offpolicy.evaluation import UNITS, Evaluator, Options
 from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names, source_of
 from offpolicy.policies import JoinedTable, encoded, exploded
 from offpolicy.policy_files import policy_folder
@@ -151,7 +151,8 @@ def own_notes(evaluator: Evaluator) -> tuple[str, ...]:
     if nuisances.sample_share < 1:
         sampled = (
             f"The log is read in {evaluator.log.n_shards} shards: models of β̂ and of rewards are fitted to a sample of "
-            f"{nuisances.fitted_log.n_rows:,} rows (whole units; a linear β̂ is fitted to all), values use all rows."
+            f"{nuisances.fitted_log.n_rows:,} rows (whole units; a linear β̂ to all of them), values use all rows, and "
+            f"errors come from at most {UNITS:,} groups of whole units."
         )
     treated = dict.fromkeys(said for log in evaluator.other_logs.values() for said in log.treated)
     return (*(said for said in treated if said not in evaluator.log.treated), *filter(None, (note, sampled)))
