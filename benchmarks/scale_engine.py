@@ -1,6 +1,6 @@
 """Two workers against one, one thread each: the fit of β̂ and training over the shards of a store.
 
-Run: python benchmarks/scale_engine.py [--json] [--contexts 16000] [--engines local,ray]
+Run: python benchmarks/scale_engine.py [--json] [--contexts 128000] [--engines local,ray]
 A warm-up of each engine on a small log comes first, so that starting processes and importing is not measured.
 """
 
@@ -63,7 +63,7 @@ def seconds(job: str, log: LoggedData, engine: Engine) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--contexts", type=int, default=16_000)
+    parser.add_argument("--contexts", type=int, default=128_000)
     parser.add_argument("--engines", default="local,ray")
     given = parser.parse_args()
     torch.set_num_threads(1)
