@@ -1,6 +1,7 @@
 """`offpolicy evaluate`: the values of policies on a log, with intervals and a verdict."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
