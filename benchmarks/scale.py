@@ -30,6 +30,8 @@ from offpolicy.log import (
 
 ACTIONS, WIDTH, ROWS_A_CONTEXT, SHARDS = 2_000, 8, 20, 64
 SIZES = (10_000_000, 40_000_000)
+WARM_UP = 128_000
+"""Rows of the store that workers begin with."""
 AT_ONCE = 2_000
 """Contexts of which all actions are drawn at a time."""
 WEIGHTS = np.random.default_rng(0).normal(size=(WIDTH, ACTIONS)).astype(np.float32)
@@ -108,6 +110,7 @@ def child(job: str, store: str, name: str, workers: int) -> None:
             seconds = work(job, store, None)
         else:
             with make_engine(name, workers) as engine:
+                work("fit", str(store_of(WARM_UP, Path(store).parent)), engine)  # workers start and import
                 seconds = work(job, store, engine)
     print(json.dumps({"seconds": seconds, "peak": peak.bytes}))
 
