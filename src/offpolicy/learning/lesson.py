@@ -57,9 +57,9 @@ class Lesson:
             return
         with torch.no_grad():
             for own, values in zip(trained(self.scorer), step.weights, strict=True):
-                own.copy_(torch.from_numpy(values))
+                own.copy_(tensor(values))
             for state, values in zip(moving(self.scorer), step.buffers, strict=True):
-                state.copy_(torch.from_numpy(values))
+                state.copy_(tensor(values))
         self.module.train()
         self.at = (step.epoch, step.number)
 

@@ -32,7 +32,7 @@ from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData
 from offpolicy.models import clipped_step
 from offpolicy.nuisances import Nuisances
-from offpolicy.policies import Policy, logged_log_prob
+from offpolicy.policies import Policy, logged_log_prob, tensor
 from offpolicy.propensity import LoggingPolicy
 from offpolicy.seeding import torch_generator
 from offpolicy.uncertainty import UncertaintyModel, uncertainty_of
@@ -295,7 +295,7 @@ class ShardTrainer(Trainer):
         for number, parameter in enumerate(trained(self.scorer)):
             total = torch.zeros_like(parameter)
             for one in found:
-                total += torch.from_numpy(np.array(one.gradient[number]))
+                total += tensor(one.gradient[number])
             parameter.grad = total.mul_(-1 / n)
         for number, values in enumerate(moving(self.scorer)):
             values.copy_(torch.from_numpy(np.mean([one.buffers[number] for one in found], 0)))

@@ -19,6 +19,7 @@ from offpolicy.engine import Crew, Engine, beside, engine_of, spilled
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData
 from offpolicy.models import Offered, Scorer, log_normaliser_gradient, offered_of
+from offpolicy.policies import tensor
 from offpolicy.propensity.config import RIDGES, FitConfig, FitOutcome
 from offpolicy.propensity.families.softmax import Softmax
 from offpolicy.propensity.likelihood import LOOSE, SEARCH, SEARCH_NUMBERS, TIGHT, best_ridge, softmax_policy
@@ -103,7 +104,7 @@ class Statistics:
         train = torch.zeros(log.n_actions, int(kept.sum()) + 1, dtype=torch.float64)
         rest = train.clone()
         for index, sums in enumerate(crew.map(_sums, scorer, axes, dtype)):
-            (train if index < last else rest).add_(torch.from_numpy(sums))
+            (train if index < last else rest).add_(tensor(sums))
         return Statistics(axes, dtype, train, train + rest)
 
 
@@ -130,7 +131,7 @@ class OverShards(Likelihood):
         given = (self.given, weights.numpy(), bias.numpy(), self.groups)
         for found, of_group in self.crew.map(_of_group, *given, only=list(self.groups)):
             value += found
-            gradient += torch.from_numpy(of_group)
+            gradient += tensor(of_group)
         gradient = gradient.to(self.dtype)
         return value, gradient[:, :-1], gradient[:, -1]
 
