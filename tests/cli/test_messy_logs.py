@@ -134,7 +134,7 @@ HOSTILE = [
     {"share": 0.2, "seed": 2**80, "unit": "cluster", "sketch": []},
     {"share": 0.2, "seed": True, "unit": "cluster", "sketch": []},
     {"share": 0.2, "seed": 0, "unit": ["cluster"], "sketch": []},
-    {"share": 0.2, "seed": 0, "unit": "row", "sketch": []},
+    {"share": 0.2, "seed": 0, "unit": "day", "sketch": []},
     {"share": "0.2", "seed": 0, "unit": "cluster", "sketch": {}},
     [],
     "x" * 10_000,
