@@ -10,7 +10,7 @@ from offpolicy import evaluate
 from offpolicy.propensity import Repeats, repeat_test
 from offpolicy.results import Evaluation
 
-REPEATS = sys.modules["offpolicy.evaluation.evaluate"]
+REPEATS = sys.modules["offpolicy.evaluation.evaluator"]
 
 
 def judged(shown: bool, policies: Any = "uniform") -> Evaluation:

@@ -144,7 +144,7 @@ def test_workers_may_be_killed_at_any_moment(monkeypatch: pytest.MonkeyPatch) ->
 def test_clusters_beyond_the_most_units_are_summed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     log = a_log()
     full = found(log.undivided)
-    monkeypatch.setattr(import_module("offpolicy.evaluation.evaluate"), "UNITS", 8 * 40)
+    monkeypatch.setattr(import_module("offpolicy.evaluation.evaluator"), "UNITS", 8 * 40)
     with Evaluator(nuisances(log), POLICIES) as evaluator:
         terms = evaluator.rows["smooth"].clustered_all([Asked("snips")])[0]
         grouped = evaluator.evaluation

@@ -10,7 +10,7 @@ from offpolicy.datasets.synthetic import LinearSoftmaxWorld
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.comparison import best_by_value
-from offpolicy.evaluation.evaluate import Evaluator
+from offpolicy.evaluation.evaluator import Evaluator
 from offpolicy.evaluation.options import Options
 from offpolicy.learning import PORTFOLIO, held_out_unit, learn_policy, member_settings
 from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary

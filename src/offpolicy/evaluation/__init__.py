@@ -3,7 +3,8 @@
 from offpolicy.evaluation.auto import auto_estimate
 from offpolicy.evaluation.clusters import clustered
 from offpolicy.evaluation.comparison import compare
-from offpolicy.evaluation.evaluate import Evaluator, evaluate
+from offpolicy.evaluation.evaluate import evaluate
+from offpolicy.evaluation.evaluator import Evaluator
 from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.guardrails import Guardrail
 from offpolicy.evaluation.hyper import GAMMA, chosen_lambdas, log_driven, plug_in_lambda
