@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from offpolicy.errors import LogError
@@ -315,7 +316,7 @@ _READERS = {"parquet": _parquet_pieces, "csv": _csv_pieces, "ndjson": _ndjson_pi
 
 
 def memory_needed(paths: Sequence[Path]) -> int:
-    """About how many bytes a log takes while it is read and used in memory."""
+    """About how many bytes a log takes while it is read and used in memory; files that cannot be read take none."""
     return sum(int(_WORKING * _uncompressed(path)) for path in paths)
 
 
@@ -323,12 +324,13 @@ _WORKING, _SQUEEZED = 8, 5
 
 
 def _uncompressed(path: Path) -> int:
-    size = path.stat().st_size
-    if path.suffix == ".gz":
-        return _SQUEEZED * size
-    if format_of(path) != "parquet":
-        return size
-    metadata = pq.read_metadata(path)
+    try:
+        size = path.stat().st_size
+        metadata = pq.read_metadata(path) if format_of(path) == "parquet" else None
+    except (OSError, pa.ArrowException, LogError):  # reading says what is wrong with it
+        return 0
+    if metadata is None:
+        return _SQUEEZED * size if path.suffix == ".gz" else size
     return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 

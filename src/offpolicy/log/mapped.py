@@ -57,7 +57,7 @@ def gathered(values: npt.NDArray[Any], index: Any) -> npt.NDArray[Any]:
     index = index if isinstance(index, slice) else np.asarray(index)
     count = 0 if file is None else int(np.count_nonzero(index)) if index.dtype == np.bool_ else len(index)
     if file is None or count * (values.nbytes // max(1, len(values))) <= SMALL:
-        return owned(values[index])
+        return owned(values[index] if isinstance(index, slice) or index.size else values[:0])
     made = scratch((count, *values.shape[1:]), values.dtype, file)
     if index.dtype != np.bool_:
         for start in range(0, count, AT_ONCE):
