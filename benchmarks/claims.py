@@ -225,6 +225,22 @@ def _odd() -> str:
     return peers_page.odd(rows("peers_odd"))
 
 
+# Logs beyond memory
+
+
+def _scale(figure: str, of: str) -> str:
+    found = (row for row in rows("scale") if row["figure"] == f"scale.{figure}" and of in row.values())
+    return f"{next(found)['value']:.2f}"
+
+
+for job in ("evaluate", "train"):
+    for what in ("peak_gb", "memory_growth", "time_growth"):
+        CLAIMS[f"scale.{job}_{what}"] = functools.partial(_scale, what, job)
+for engine in ("local", "ray"):
+    for job in ("evaluate", "fit", "train"):
+        CLAIMS[f"scale.{engine}_{job}"] = functools.partial(_scale, f"two_workers_{job}", engine)
+
+
 def main() -> int:
     """Check the pages or write them."""
     failed = False

@@ -1,8 +1,8 @@
 """A log beyond memory: evaluate and learn over stores of 10 and 40 million rows, and with two workers against one.
 
-Stores of N rows x 2,000 actions x N/20 contexts are generated shard by shard (kept in --folder and used again). Each
-measurement is a process of its own, one thread a worker; its peak is that of anonymous memory of all of its processes,
-which unlike mapped files the system cannot drop.
+Stores of N rows x 2,000 actions x N/20 contexts are generated shard by shard, of as many rows each (kept in --folder
+and used again). Each measurement is a process of its own, one thread a worker; its peak is that of anonymous memory of
+all of its processes, which unlike mapped files the system cannot drop.
 """
 
 import json
@@ -28,8 +28,10 @@ from offpolicy.log import (
     is_store,
 )
 
-ACTIONS, WIDTH, ROWS_A_CONTEXT, SHARDS = 2_000, 8, 20, 64
+ACTIONS, WIDTH, ROWS_A_CONTEXT = 2_000, 8, 20
 SIZES = (10_000_000, 40_000_000)
+FEWEST_SHARDS, ROWS_A_SHARD = 64, 156_250
+"""Memory is that of a shard, so that a larger log gets more of them."""
 WARM_UP = 128_000
 """Rows of the store that workers begin with."""
 AT_ONCE = 2_000
@@ -48,12 +50,12 @@ def store_of(rows: int, folder: Path) -> Path:
     writer = StoreWriter(target, [], {})
     actions = ActionTable(Vocabulary(range(ACTIONS)))
     segments = Vocabulary([f"s{number}" for number in range(10)])
-    shard = None
-    for number in range(SHARDS):
-        shard = _shard(number, rows // ROWS_A_CONTEXT // SHARDS, actions, segments)
+    shard, shards = None, max(FEWEST_SHARDS, rows // ROWS_A_SHARD)
+    for number in range(shards):
+        shard = _shard(number, rows // ROWS_A_CONTEXT // shards, actions, segments)
         writer.add(shard, number)
     assert shard is not None
-    writer.finish(shard, {"command": "benchmark", "sources": [], "notes": [], "shard_count": SHARDS})
+    writer.finish(shard, {"command": "benchmark", "sources": [], "notes": [], "shard_count": shards})
     return target
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from offpolicy.atomic import scratch_folder
 from offpolicy.engine.process import performed
+from offpolicy.memory import give_back
 
 if TYPE_CHECKING:
     from offpolicy.log import LoggedData
@@ -95,6 +96,8 @@ class Held:
             return function(self.source.shard(index), index, *given)
         finally:
             _current = before
+            if self.source.spills:
+                give_back()  # between results that are kept, arrays that were freed leave holes that nothing fits
 
     def answers(self, indices: Sequence[int]) -> list[tuple[str, Any]]:
         """What a worker answers about some of its shards."""
