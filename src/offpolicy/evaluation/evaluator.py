@@ -146,8 +146,9 @@ class Evaluator:
     @cached_property
     def targets(self) -> dict[str, Policy]:
         """Every policy, aligned to the log by id."""
-        log = self.log if self.log.n_shards == 1 else self.log.shard(0)
-        own = self._sources if log is self.log else {k: divided(v, self.log, k) for k, v in self._sources.items()}
+        whole = self.log.n_shards == 1
+        log = self.log if whole else self.log.shard(0)
+        own = self._sources if whole else {k: divided(v, self.log, k) for k, v in self._sources.items()}
         return {name: as_policy(part_of(target, 0), log, name) for name, target in own.items()}
 
     @cached_property
