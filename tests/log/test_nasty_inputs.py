@@ -63,6 +63,10 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "no action": (at(2, None, "item"), ("'item' must hold an id in every row", "--missing item=drop")),
     "rewards out of range": (with_column(click=[0.0, 120.5] * 6), ("row 2", "holds 120.5", "--reward-range 0,120.5")),
     "negative rewards": (with_column(click=[0.0, -3.0] * 6), ("holds -3.0", "--reward-range -3,1")),
+    "rewards as other words": (
+        ("log.csv", with_column(click=["no", "maybe"] * 6).write_csv().encode()),
+        ("must hold numbers", "row 2", "'maybe'"),
+    ),
     "rewards as words": (with_column(click=["no", "yes"] * 6), ("must hold numbers", "Convert")),
     "no reward at all": (with_column(click=[None] * N), ("'click' holds no reward at all",)),
     "one action only": (with_column(item=every("a")), ("single action, 'a'",)),
@@ -189,6 +193,24 @@ READ: dict[str, tuple[Any, dict[str, Any], Callable[[LoggedData], Any], Any]] = 
         {},
         lambda log: levels(log, "age")[:3],
         [True, None, False],
+    ),
+    "rewards as pandas writes them": (
+        ("log.csv", with_column(click=["True", "False", None] * 4).write_csv().encode()),
+        {"missing": {"click": "drop"}},
+        lambda log: log.reward.tolist(),
+        [1.0, 0.0] * 4,
+    ),
+    "rewards as PostgreSQL writes them": (
+        ("log.csv", with_column(click=["t", "f"] * 6).write_csv().encode()),
+        {},
+        lambda log: log.reward.tolist(),
+        [1.0, 0.0] * 6,
+    ),
+    "rewards as people write them": (
+        ("log.csv", with_column(click=["Yes", "no "] * 6).write_csv().encode()),
+        {},
+        lambda log: log.reward.tolist(),
+        [1.0, 0.0] * 6,
     ),
     "true among other words": (
         with_column(city=["true", "false", "perhaps"] * 4),

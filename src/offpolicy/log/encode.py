@@ -25,7 +25,7 @@ from offpolicy.log.features import (
 from offpolicy.log.grouping import RowGroups, group_rows
 from offpolicy.log.ids import id_series, owned
 from offpolicy.log.origin import Origin
-from offpolicy.log.text import split_text, typed_text
+from offpolicy.log.text import numbers_in, split_text, typed_text
 
 PLAIN_IDS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
 DROP_OR_FILL = "Fill it in or drop the row."
@@ -173,7 +173,7 @@ def numbers(column: str, series: pl.Series, origin: Origin, *, parse: bool = Tru
         return series.dt.total_microseconds().cast(pl.Float64) / 1e6
     if dtype in (pl.String, pl.Categorical, pl.Enum) and parse:
         text = series.cast(pl.String)
-        parsed = text.str.strip_chars().cast(pl.Float64, strict=False)
+        parsed = numbers_in(text)
         failed = parsed.is_null() & text.is_not_null()
         if failed.any():
             row = _first(failed)

@@ -8,6 +8,8 @@ from offpolicy.log.origin import Origin
 
 MARKS = "|;,"
 FLAGS = ("true", "false")
+WORDS = {"true": 1.0, "t": 1.0, "yes": 1.0, "y": 1.0, "false": 0.0, "f": 0.0, "no": 0.0, "n": 0.0}
+"""How exports of databases and frames write a flag where a number is wanted."""
 MOSTLY = 0.5  # from this share of numbers on, a value that is no number is taken for a mistake
 
 
@@ -44,6 +46,15 @@ def are_flags(text: pl.Series) -> bool:
 def flags(text: pl.Series) -> pl.Series:
     """Text that holds true and false as booleans."""
     return text.str.to_lowercase() == "true"
+
+
+def numbers_in(text: pl.Series) -> pl.Series:
+    """Numbers written as text, or a column of flags in words as 1 and 0; null where a value is none."""
+    bare = text.str.strip_chars()
+    number = bare.cast(pl.Float64, strict=False)
+    if number.null_count() < len(text):
+        return number
+    return bare.str.to_lowercase().replace_strict(WORDS, default=None, return_dtype=pl.Float64)
 
 
 def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin) -> None:
