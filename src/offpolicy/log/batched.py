@@ -29,6 +29,7 @@ from offpolicy.log.files import (
     guarded,
     separator_of,
 )
+from offpolicy.log.nested import flattened, roots, selected
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.tables import Table, check_present, check_same_types, with_sources
 from offpolicy.log.text import MARKS, are_flags, flags, has_spelled_ids, marks_in, mixed_text, split_text
@@ -172,7 +173,7 @@ class Files:
         parts: list[Part] = []
         for path in self.paths:
             if self.form == "parquet":
-                parquet.check_columns(path, self.columns)
+                parquet.check_columns(path, roots(self.columns, pl.read_parquet_schema(path)))
                 schemas.append(pl.DataFrame(schema=_parquet_schema(path, self.columns)))
                 parts.append(Part(str(path), 0, path))
         if self.form == "parquet":
@@ -229,14 +230,15 @@ class Files:
 
 def _parquet_schema(path: Path, columns: Sequence[str]) -> dict[str, Any]:
     schema = guarded(path, "parquet", lambda: pl.read_parquet_schema(path))
-    return {name: schema[name] for name in columns}
+    return dict(flattened(pl.DataFrame(schema=schema), columns).schema)
 
 
 def _parquet_pieces(path: Path, columns: Sequence[str], piece_bytes: int) -> Iterator[Piece]:
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     own = [sum(_column_bytes(group, columns)) for group in groups]
-    scan = pl.scan_parquet(path, glob=False, hive_partitioning=False).select(columns)
+    scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+    scan = scan.select(selected(columns, scan.collect_schema()))
     start = 0
     for group, size in zip(groups, own, strict=True):
         step = max(1, group.num_rows // max(1, -(-size // piece_bytes)))
@@ -250,7 +252,7 @@ def _parquet_pieces(path: Path, columns: Sequence[str], piece_bytes: int) -> Ite
 def _column_bytes(group: Any, columns: Sequence[str]) -> Iterator[int]:
     for place in range(group.num_columns):
         column = group.column(place)
-        if column.path_in_schema.split(".")[0] in columns:
+        if roots([column.path_in_schema], columns)[0] in columns:
             yield max(column.total_uncompressed_size, 8 * group.num_rows)
 
 
@@ -287,9 +289,9 @@ def _ndjson_pieces(path: Path, columns: Sequence[str], piece_bytes: int) -> Iter
             frame = guarded(
                 path, "ndjson", lambda block=block: pl.read_ndjson(io.BytesIO(block), infer_schema_length=None)
             )
-            frame = frame.with_columns(pl.lit(None).alias(name) for name in columns if name not in frame.columns)
-            check_json_types(path, frame.select(columns))
-            yield frame.select(columns), Part(str(path), len(frame), path, start=start)
+            frame = flattened(frame, columns)
+            check_json_types(path, frame)
+            yield frame, Part(str(path), len(frame), path, start=start)
             start += len(frame)
 
 

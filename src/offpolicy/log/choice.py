@@ -14,6 +14,8 @@ import polars as pl
 
 from offpolicy.log.derived import instants
 from offpolicy.log.ids import codes_in, distinct_ids
+from offpolicy.log.nested import MARK
+from offpolicy.log.text import numbers_in
 
 LOOKED_AT = 100_000
 """Rows by which columns are judged; of a longer table every n-th is taken."""
@@ -144,7 +146,8 @@ def choose_context(series: Mapping[str, pl.Series], known: Known, excluded: Iter
 
 def unfit(name: str, values: pl.Series, known: Known) -> str | None:
     """Why a column cannot describe the request, if it cannot."""
-    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower().replace("-", "_").replace(" ", "_").split("_")
+    *holders, field = name.split(MARK)
+    words = re.findall(r"[^\W_]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", field).lower()) or [""]
     if name.lower().strip() in ROW_NUMBERS:
         return "a row number"
     if name in RECORDED or name.startswith(RECORDED_PREFIX):
@@ -153,6 +156,8 @@ def unfit(name: str, values: pl.Series, known: Known) -> str | None:
         return "it holds no value"
     if not _readable(values.dtype):
         return f"it holds {values.dtype}, which is no feature"
+    if set(map(str.lower, holders)) & set(OUTCOMES):
+        return f"it looks like an outcome, as a field of {MARK.join(holders)}"
     when = instants(values)
     if when is not None:
         if set(words) & {*OUTCOMES, *AFTER} or _is_later(when, known.timestamp):
@@ -253,8 +258,8 @@ def _codes(values: pl.Series) -> npt.NDArray[np.int64]:
 
 def _numbers(values: pl.Series) -> pl.Series:
     dtype = values.dtype
-    plain = values.str.strip_chars() if dtype == pl.String else values
-    usable = dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)
+    plain = numbers_in(values) if dtype == pl.String else values
+    usable = plain.dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)
     return plain.cast(pl.Float64, strict=False).fill_null(np.nan) if usable else pl.Series([np.nan] * len(values))
 
 

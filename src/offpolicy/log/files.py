@@ -14,6 +14,7 @@ import polars as pl
 from offpolicy.errors import LogError
 from offpolicy.log import parquet
 from offpolicy.log.formats.vowpal import vowpal_format, vowpal_frame
+from offpolicy.log.nested import flattened, roots, selections
 from offpolicy.log.origin import Part, shown
 
 Format: TypeAlias = Literal["parquet", "csv", "ndjson", "dsjson", "cb"]
@@ -78,14 +79,14 @@ def format_of(path: Path) -> Format:
 
 
 def column_names(path: Path, form: Format) -> list[str]:
-    """The columns of a file, in order."""
+    """The columns of a file, in order; of objects their fields."""
     if form == "parquet":
-        return list(guarded(path, form, lambda: pl.read_parquet_schema(path)))
+        return list(selections(guarded(path, form, lambda: pl.read_parquet_schema(path))))
     if form in ("dsjson", "cb"):
         return vowpal_frame(path, form).columns
     if form == "ndjson":
-        scan = guarded(path, form, lambda: pl.scan_ndjson(path, infer_schema_length=None).collect_schema())
-        return list(scan)
+        schema = guarded(path, form, lambda: pl.scan_ndjson(path, infer_schema_length=None).collect_schema())
+        return list(selections(schema))
     header: list[str] = guarded(path, form, lambda: _csv_header(path))
     twice = next((name for position, name in enumerate(header) if name in header[:position]), None)
     if twice is not None:
@@ -101,15 +102,15 @@ def _csv_header(path: Path) -> list[str]:
 def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.DataFrame, Part]:
     """These columns of a file; those of a CSV file as text."""
     if form == "parquet":
-        parquet.check_columns(path, columns)
-        frame = guarded(
-            path, form, lambda: pl.read_parquet(path, columns=list(columns), glob=False, hive_partitioning=False)
-        )
+        whole = roots(columns, guarded(path, form, lambda: pl.read_parquet_schema(path)))
+        parquet.check_columns(path, whole)
+        frame = guarded(path, form, lambda: pl.read_parquet(path, columns=whole, glob=False, hive_partitioning=False))
     elif form in ("dsjson", "cb"):
         frame = vowpal_frame(path, form)
     elif form == "ndjson":
         scan = pl.scan_ndjson(path, infer_schema_length=None)
-        frame = guarded(path, form, lambda: scan.select(columns).collect())
+        whole = roots(columns, guarded(path, form, scan.collect_schema))
+        frame = flattened(guarded(path, form, lambda: scan.select(whole).collect()), columns)
         check_json_types(path, frame)
     else:
         mark = separator_of(path)
@@ -118,7 +119,7 @@ def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.D
         )
         frame = frame.head(max(0, len(frame) - blank_lines_at_end(path)))
         return frame.select(columns), Part(str(path), len(frame), path, mark)
-    return frame.select(columns), Part(str(path), len(frame), path)
+    return flattened(frame, columns), Part(str(path), len(frame), path)
 
 
 def separator_of(path: Path) -> str:

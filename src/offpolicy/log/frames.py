@@ -7,6 +7,7 @@ import narwhals as nw
 import polars as pl
 
 from offpolicy.errors import LogError, ParameterError
+from offpolicy.log.nested import flattened, roots, selections
 from offpolicy.log.origin import Origin, Part
 
 FRAME = "the frame"
@@ -42,15 +43,19 @@ def frame_kind(source: Any) -> Literal["polars", "pandas"]:
 
 
 def frame_names(frame: Any) -> list[str]:
-    """The column names of a narwhals frame."""
+    """The column names of a narwhals frame; of objects their fields."""
+    schema: Any = {}
     try:
-        names = list(frame.collect_schema().names())
+        schema = frame.collect_schema()
+        names = list(schema.names())
     except nw.exceptions.DuplicateError:
         names = _native_names(nw.to_native(frame))
     except Exception as error:  # a lazy frame may hold a broken plan, and each backend has its own errors
         raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Fix its query.") from None
     if len(set(names)) != len(names):
         raise _duplicate(names)
+    if any(dtype == nw.Struct for dtype in schema.values()):
+        names = list(selections(schema.to_polars()))
     return [name if isinstance(name, str) else repr(name) for name in names]  # pandas allows any label
 
 
@@ -66,15 +71,16 @@ def _duplicate(names: Sequence[Any]) -> LogError:
 
 def frame_columns(frame: Any, columns: Sequence[str]) -> tuple[dict[str, pl.Series], Part]:
     """These columns of a narwhals frame as polars series."""
+    whole = roots(columns, frame.collect_schema().names())
     if isinstance(frame, nw.LazyFrame):
         try:
-            collected = frame.select(*columns).collect(backend="polars").to_native()
+            collected = frame.select(*whole).collect(backend="polars").to_native()
         except Exception as error:  # each lazy backend has its own family of errors
             raise LogError(f"{FRAME} cannot be evaluated: {str(error).splitlines()[0]}. Fix its query.") from None
-        series = {name: collected.get_column(name) for name in columns}
     else:
-        series = {name: _polars_series(frame, name) for name in columns}
-    return series, Part(FRAME, len(series[columns[0]]))
+        collected = pl.DataFrame([_polars_series(frame, name) for name in whole])
+    found = flattened(collected, columns)
+    return {name: found.get_column(name) for name in columns}, Part(FRAME, len(found))
 
 
 def _polars_series(frame: Any, name: str) -> pl.Series:

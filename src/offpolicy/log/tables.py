@@ -12,6 +12,7 @@ from offpolicy.log.derived import source_of, sources, with_derived
 from offpolicy.log.files import Format, column_names, expanded, format_of, read_columns
 from offpolicy.log.formats.vowpal import VowpalFormat, vowpal_log
 from offpolicy.log.frames import frame_columns, frame_names, wrapped
+from offpolicy.log.nested import holders
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.schema import listed, nearest
 from offpolicy.log.store import is_store, store_columns
@@ -110,8 +111,9 @@ def with_sources(table: Table, columns: Sequence[str]) -> Table:
 
 def check_present(columns: Sequence[str], names: Sequence[str], where: str) -> None:
     """Refuse a source without one of the columns."""
+    known = {*names, *(holder for name in names for holder in holders(name))}
     for column in columns:
-        if column not in names and source_of(column) not in names:
+        if column not in known and source_of(column) not in known:
             raise LogError(
                 f"{where} has no column {column!r}.{nearest(column, names)} Its columns are: {listed(names)}."
             )

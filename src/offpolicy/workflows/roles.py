@@ -323,8 +323,9 @@ def _with_candidates(spec: LogSpec, found: VowpalLog) -> LogSpec:
 
 
 def _named_like(candidates: tuple[str, ...], names: list[str]) -> str | None:
-    folded = {name.lower().strip(): name for name in reversed(names)}
-    return next((folded[candidate] for candidate in candidates if candidate in folded), None)
+    whole = {name.lower().strip(): name for name in reversed(names)}
+    fields = {name.rpartition(".")[2]: column for name, column in whole.items()}
+    return next((known[candidate] for known in (whole, fields) for candidate in candidates if candidate in known), None)
 
 
 def kind_notes(spec: LogSpec, log: LoggedData) -> tuple[str, ...]:
