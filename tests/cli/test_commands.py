@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from offpolicy.artifacts import load_policy
 from offpolicy.atomic import current_version, leftovers
 from offpolicy.cli import app
-from offpolicy.cli.options import config_values
+from offpolicy.cli.config import config_values
 from offpolicy.cli.pages import command_pages
 from offpolicy.errors import ParameterError
 from small_log import ACTIONS, a_frame, cb_lines, dsjson_lines, refused, run

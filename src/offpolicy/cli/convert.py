@@ -1,57 +1,23 @@
 """`offpolicy convert`: a log as one of Vowpal Wabbit."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offpolicy.cli.options import (
-    ActionColumn,
-    Actions,
-    AsJson,
-    CandidateColumn,
-    CandidateFeatures,
-    ClusterColumn,
-    Config,
-    ContextColumns,
-    DropDuplicates,
-    Force,
-    KeepProbColumn,
-    Kinds,
-    Log,
-    Memory,
-    PropensityColumn,
-    RequestColumn,
-    RewardRange,
-    Rewards,
-    RowWeightColumn,
-    ShownColumn,
-    TimestampColumn,
-    log_spec,
-)
+from offpolicy.cli.columns import reads_log
+from offpolicy.cli.options import AsJson, Config, Force
+
+if TYPE_CHECKING:
+    from offpolicy.workflows import LogSpec
 
 
+@reads_log("guardrail", "position")
 def convert(
     ctx: typer.Context,
-    log: Log,
+    *,
     out: Annotated[str, typer.Option("--out", help="File to write.", show_default=False)],
     to: Annotated[str, typer.Option("--to", help="Format: dsjson or cb_adf.")] = "dsjson",
-    context: ContextColumns = None,
-    action: ActionColumn = None,
-    reward: Rewards = None,
-    propensity: PropensityColumn = None,
-    cluster: ClusterColumn = None,
-    timestamp: TimestampColumn = None,
-    kind: Kinds = None,
-    reward_range: RewardRange = None,
-    actions: Actions = None,
-    candidates: CandidateColumn = None,
-    candidate_feature: CandidateFeatures = None,
-    request: RequestColumn = None,
-    shown: ShownColumn = None,
-    keep_prob: KeepProbColumn = None,
-    row_weight: RowWeightColumn = None,
-    drop_duplicates: DropDuplicates = False,
-    memory: Memory = None,
+    spec: "LogSpec",
     config: Config = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -60,7 +26,7 @@ def convert(
     from offpolicy.cli.printing import facts, lines, print_json
     from offpolicy.workflows import run_convert
 
-    found, notes = run_convert(log_spec(ctx), out, to, force=force)
+    found, notes = run_convert(spec, out, to, force=force)
     if as_json:
         print_json(found)
         return

@@ -1,66 +1,25 @@
 """`offpolicy doctor`: will it run here, how long will it take, what to fix, and what to paste into an issue."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offpolicy.cli.options import (
-    ActionColumn,
-    Actions,
-    AsJson,
-    CandidateColumn,
-    CandidateFeatures,
-    ClusterColumn,
-    Config,
-    ContextColumns,
-    DropDuplicates,
-    Excluded,
-    Guardrails,
-    KeepProbColumn,
-    Kinds,
-    Memory,
-    MissingValues,
-    PositionColumn,
-    PropensityColumn,
-    RequestColumn,
-    RewardRange,
-    Rewards,
-    RowWeightColumn,
-    ShownColumn,
-    TimestampColumn,
-    Winsorise,
-    log_spec,
-)
+from offpolicy.cli.columns import reads_log
+from offpolicy.cli.options import AsJson, Config
+
+if TYPE_CHECKING:
+    from offpolicy.workflows import LogSpec
 
 
+@reads_log()
 def doctor(
     ctx: typer.Context,
+    *,
     log: Annotated[
         str | None,
         typer.Argument(help="Log file or glob, as for the other commands; without it, the environment only."),
     ] = None,
-    context: ContextColumns = None,
-    exclude: Excluded = None,
-    action: ActionColumn = None,
-    reward: Rewards = None,
-    guardrail: Guardrails = None,
-    winsorise: Winsorise = 0.0,
-    propensity: PropensityColumn = None,
-    cluster: ClusterColumn = None,
-    timestamp: TimestampColumn = None,
-    kind: Kinds = None,
-    reward_range: RewardRange = None,
-    missing: MissingValues = None,
-    actions: Actions = None,
-    candidates: CandidateColumn = None,
-    candidate_feature: CandidateFeatures = None,
-    request: RequestColumn = None,
-    shown: ShownColumn = None,
-    position: PositionColumn = None,
-    keep_prob: KeepProbColumn = None,
-    row_weight: RowWeightColumn = None,
-    drop_duplicates: DropDuplicates = False,
-    memory: Memory = None,
+    spec: "LogSpec",
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +30,7 @@ def doctor(
     """
     from offpolicy.workflows import run_doctor
 
-    found = run_doctor(None if log is None else log_spec(ctx))
+    found = run_doctor(None if log is None else spec)
     if as_json:
         from offpolicy.cli.printing import print_json
 

@@ -3,61 +3,42 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from offpolicy.cli.columns import reads_log
 from offpolicy.cli.options import (
-    ActionColumn,
-    Actions,
     Address,
     AsJson,
-    CandidateColumn,
-    CandidateFeatures,
-    ClusterColumn,
     Config,
-    ContextColumns,
-    DropDuplicates,
     EngineName,
-    Excluded,
     Force,
     Format,
-    Guardrails,
     HeldOutAfter,
     Invocation,
-    KeepProbColumn,
-    Kinds,
     Level,
-    Log,
     LoggingModel,
-    Memory,
-    MissingValues,
-    PositionColumn,
     PrintFormat,
-    PropensityColumn,
     PropensityModels,
-    RequestColumn,
-    RewardRange,
-    Rewards,
-    RowWeightColumn,
     Seed,
-    ShownColumn,
     Strict,
-    TimestampColumn,
-    Winsorise,
     Workers,
-    log_spec,
     working,
 )
 from offpolicy.errors import ParameterError
+
+if TYPE_CHECKING:
+    from offpolicy.workflows import LogSpec
 
 INTERVAL_NAMES = ("normal", "bootstrap", "empirical_bernstein", "betting", "empirical_likelihood")
 """For completion, which must not load torch."""
 
 
+@reads_log()
 def evaluate(
     ctx: typer.Context,
-    log: Log,
+    *,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,28 +61,7 @@ def evaluate(
             help="A column by which files of policies are joined to the log; repeatable. Without any, what both have.",
         ),
     ] = None,
-    context: ContextColumns = None,
-    exclude: Excluded = None,
-    action: ActionColumn = None,
-    reward: Rewards = None,
-    guardrail: Guardrails = None,
-    winsorise: Winsorise = 0.0,
-    propensity: PropensityColumn = None,
-    cluster: ClusterColumn = None,
-    timestamp: TimestampColumn = None,
-    kind: Kinds = None,
-    reward_range: RewardRange = None,
-    missing: MissingValues = None,
-    actions: Actions = None,
-    candidates: CandidateColumn = None,
-    candidate_feature: CandidateFeatures = None,
-    request: RequestColumn = None,
-    shown: ShownColumn = None,
-    position: PositionColumn = None,
-    keep_prob: KeepProbColumn = None,
-    row_weight: RowWeightColumn = None,
-    drop_duplicates: DropDuplicates = False,
-    memory: Memory = None,
+    spec: "LogSpec",
     logging_model: LoggingModel = None,
     level: Level = 0.95,
     propensity_models: PropensityModels = True,
@@ -206,7 +166,7 @@ def evaluate(
         "out": out,
     }
     with working(ctx) as crew:
-        run = run_evaluate(log_spec(ctx), named, replace(options, engine=crew), **more)
+        run = run_evaluate(replace(spec, key=tuple(key or ())), named, replace(options, engine=crew), **more)
     show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)

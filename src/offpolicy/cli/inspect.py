@@ -1,65 +1,21 @@
 """`offpolicy inspect`: what a log holds, what was inferred, and whether it can answer questions at all."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from offpolicy.cli.options import (
-    ActionColumn,
-    Actions,
-    AsJson,
-    CandidateColumn,
-    CandidateFeatures,
-    ClusterColumn,
-    Config,
-    ContextColumns,
-    DropDuplicates,
-    Excluded,
-    Guardrails,
-    KeepProbColumn,
-    Kinds,
-    Log,
-    Memory,
-    MissingValues,
-    PositionColumn,
-    PropensityColumn,
-    RequestColumn,
-    RewardRange,
-    Rewards,
-    RowWeightColumn,
-    Seed,
-    ShownColumn,
-    TimestampColumn,
-    Winsorise,
-    log_spec,
-)
+from offpolicy.cli.columns import reads_log
+from offpolicy.cli.options import AsJson, Config, Seed
+
+if TYPE_CHECKING:
+    from offpolicy.workflows import LogSpec
 
 
+@reads_log()
 def inspect(
     ctx: typer.Context,
-    log: Log,
-    context: ContextColumns = None,
-    exclude: Excluded = None,
-    action: ActionColumn = None,
-    reward: Rewards = None,
-    guardrail: Guardrails = None,
-    winsorise: Winsorise = 0.0,
-    propensity: PropensityColumn = None,
-    cluster: ClusterColumn = None,
-    timestamp: TimestampColumn = None,
-    kind: Kinds = None,
-    reward_range: RewardRange = None,
-    missing: MissingValues = None,
-    actions: Actions = None,
-    candidates: CandidateColumn = None,
-    candidate_feature: CandidateFeatures = None,
-    request: RequestColumn = None,
-    shown: ShownColumn = None,
-    position: PositionColumn = None,
-    keep_prob: KeepProbColumn = None,
-    row_weight: RowWeightColumn = None,
-    drop_duplicates: DropDuplicates = False,
-    memory: Memory = None,
+    *,
+    spec: "LogSpec",
     seed: Seed = 0,
     config: Config = None,
     as_json: AsJson = False,
@@ -73,7 +29,7 @@ def inspect(
     """
     from offpolicy.workflows import run_inspect
 
-    inspected = run_inspect(log_spec(ctx), seed)
+    inspected = run_inspect(spec, seed)
     if as_json:
         from offpolicy.cli.printing import print_json
 

@@ -1,55 +1,35 @@
 """`offpolicy learn`: from a log to a policy, evaluated on contexts it was not learned from."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from offpolicy.cli.columns import reads_log
 from offpolicy.cli.options import (
-    ActionColumn,
-    Actions,
     Address,
     AsJson,
-    CandidateColumn,
-    CandidateFeatures,
-    ClusterColumn,
     Config,
-    ContextColumns,
-    DropDuplicates,
     EngineName,
-    Excluded,
     Force,
     Format,
-    Guardrails,
     HeldOutAfter,
     Invocation,
-    KeepProbColumn,
-    Kinds,
     Level,
-    Log,
     LoggingModel,
-    Memory,
-    MissingValues,
-    PositionColumn,
     PrintFormat,
-    PropensityColumn,
     PropensityModels,
-    RequestColumn,
-    RewardRange,
-    Rewards,
-    RowWeightColumn,
     Seed,
     Settings,
-    ShownColumn,
     Strict,
-    TimestampColumn,
-    Winsorise,
     Workers,
-    log_spec,
     settings,
     working,
 )
 from offpolicy.errors import ParameterError
+
+if TYPE_CHECKING:
+    from offpolicy.workflows import LogSpec
 
 Scorer = Annotated[
     str | None,
@@ -58,32 +38,12 @@ Scorer = Annotated[
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Maximum number of passes over the log.")]
 
 
+@reads_log()
 def learn(
     ctx: typer.Context,
-    log: Log,
+    *,
     out: Annotated[str, typer.Option("--out", help="Folder for the policy and the results.", show_default=False)],
-    context: ContextColumns = None,
-    exclude: Excluded = None,
-    action: ActionColumn = None,
-    reward: Rewards = None,
-    guardrail: Guardrails = None,
-    winsorise: Winsorise = 0.0,
-    propensity: PropensityColumn = None,
-    cluster: ClusterColumn = None,
-    timestamp: TimestampColumn = None,
-    kind: Kinds = None,
-    reward_range: RewardRange = None,
-    missing: MissingValues = None,
-    actions: Actions = None,
-    candidates: CandidateColumn = None,
-    candidate_feature: CandidateFeatures = None,
-    request: RequestColumn = None,
-    shown: ShownColumn = None,
-    position: PositionColumn = None,
-    keep_prob: KeepProbColumn = None,
-    row_weight: RowWeightColumn = None,
-    drop_duplicates: DropDuplicates = False,
-    memory: Memory = None,
+    spec: "LogSpec",
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,7 +86,7 @@ def learn(
     changes = learning_settings(scorer, epochs, set_)
     with working(ctx) as crew:
         run = run_learn(
-            log_spec(ctx),
+            spec,
             method or ["auto"],
             out,
             replace(options, engine=crew),

@@ -1,40 +1,20 @@
 """`offpolicy prepare`: logs of any size as a folder that every command takes in the place of a log."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offpolicy.cli.options import (
-    ActionColumn,
-    Actions,
-    AsJson,
-    CandidateColumn,
-    CandidateFeatures,
-    ClusterColumn,
-    Config,
-    ContextColumns,
-    DropDuplicates,
-    Excluded,
-    Guardrails,
-    KeepProbColumn,
-    Kinds,
-    Memory,
-    MissingValues,
-    PositionColumn,
-    PropensityColumn,
-    RequestColumn,
-    RewardRange,
-    Rewards,
-    RowWeightColumn,
-    ShownColumn,
-    TimestampColumn,
-    Winsorise,
-    log_spec,
-)
+from offpolicy.cli.columns import reads_log
+from offpolicy.cli.options import AsJson, Config
+
+if TYPE_CHECKING:
+    from offpolicy.workflows import LogSpec
 
 
+@reads_log()
 def prepare(
     ctx: typer.Context,
+    *,
     log: Annotated[list[str], typer.Argument(help="Log files or globs, all of one format.", show_default=False)],
     out: Annotated[str, typer.Option("--out", help="Folder to write: the store.", show_default=False)],
     shards: Annotated[
@@ -52,28 +32,7 @@ def prepare(
             help="A column to keep beside the rows: more rewards, keys, probabilities of policies; repeatable.",
         ),
     ] = None,
-    context: ContextColumns = None,
-    exclude: Excluded = None,
-    action: ActionColumn = None,
-    reward: Rewards = None,
-    guardrail: Guardrails = None,
-    winsorise: Winsorise = 0.0,
-    propensity: PropensityColumn = None,
-    cluster: ClusterColumn = None,
-    timestamp: TimestampColumn = None,
-    kind: Kinds = None,
-    reward_range: RewardRange = None,
-    missing: MissingValues = None,
-    actions: Actions = None,
-    candidates: CandidateColumn = None,
-    candidate_feature: CandidateFeatures = None,
-    request: RequestColumn = None,
-    shown: ShownColumn = None,
-    position: PositionColumn = None,
-    keep_prob: KeepProbColumn = None,
-    row_weight: RowWeightColumn = None,
-    drop_duplicates: DropDuplicates = False,
-    memory: Memory = None,
+    spec: "LogSpec",
     config: Config = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a store that is there.")] = False,
     as_json: AsJson = False,
@@ -90,10 +49,10 @@ def prepare(
     from offpolicy.log import Preparing, byte_count
     from offpolicy.workflows import run_prepare
 
-    limit = byte_count("2GB" if memory is None else memory)
+    limit = byte_count("2GB") if spec.memory is None else spec.memory
     command = Invocation.of(ctx).command
-    how = Preparing(shards, limit, append, force, command, drop_duplicates, winsorise)
-    found, notes = run_prepare(replace(log_spec(ctx), keep=tuple(keep or ())), log, out, how)
+    how = Preparing(shards, limit, append, force, command, spec.drop_duplicates, spec.winsorise)
+    found, notes = run_prepare(replace(spec, keep=tuple(keep or ())), log, out, how)
     if as_json:
         print_json(found | {"notes": notes})
         return

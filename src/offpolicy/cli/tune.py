@@ -1,65 +1,22 @@
 """`offpolicy tune`: search the hyper-parameters of a method, scored on held-out contexts."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offpolicy.cli.columns import reads_log
 from offpolicy.cli.learn import Epochs, Scorer, learning_settings
-from offpolicy.cli.options import (
-    ActionColumn,
-    Actions,
-    AsJson,
-    CandidateColumn,
-    CandidateFeatures,
-    ClusterColumn,
-    Config,
-    ContextColumns,
-    Excluded,
-    Invocation,
-    KeepProbColumn,
-    Kinds,
-    Log,
-    LoggingModel,
-    Memory,
-    MissingValues,
-    PositionColumn,
-    PropensityColumn,
-    RequestColumn,
-    RewardRange,
-    Rewards,
-    RowWeightColumn,
-    Seed,
-    Settings,
-    ShownColumn,
-    TimestampColumn,
-    Winsorise,
-    log_spec,
-)
+from offpolicy.cli.options import AsJson, Config, Invocation, LoggingModel, Seed, Settings
+
+if TYPE_CHECKING:
+    from offpolicy.workflows import LogSpec
 
 
+@reads_log("guardrail")
 def tune(
     ctx: typer.Context,
-    log: Log,
-    context: ContextColumns = None,
-    exclude: Excluded = None,
-    action: ActionColumn = None,
-    reward: Rewards = None,
-    winsorise: Winsorise = 0.0,
-    propensity: PropensityColumn = None,
-    cluster: ClusterColumn = None,
-    timestamp: TimestampColumn = None,
-    kind: Kinds = None,
-    reward_range: RewardRange = None,
-    missing: MissingValues = None,
-    actions: Actions = None,
-    memory: Memory = None,
-    candidates: CandidateColumn = None,
-    candidate_feature: CandidateFeatures = None,
-    request: RequestColumn = None,
-    shown: ShownColumn = None,
-    position: PositionColumn = None,
-    keep_prob: KeepProbColumn = None,
-    row_weight: RowWeightColumn = None,
+    *,
+    spec: "LogSpec",
     method: Annotated[str, typer.Option("--method", help="The method whose hyper-parameters to search.")] = "uips",
     trials: Annotated[int, typer.Option("--trials", min=1, help="Settings to try.")] = 20,
     space: Annotated[str, typer.Option("--space", help="Search space: effective or paper.")] = "effective",
@@ -82,7 +39,7 @@ def tune(
 
     options = Invocation.of(ctx).options(seed, 0.95, logging_model, False, False)
     changes = learning_settings(scorer, epochs, set_)
-    results, notes = run_tune(log_spec(ctx), method, options, trials=trials, space=space, settings=changes, out=out)
+    results, notes = run_tune(spec, method, options, trials=trials, space=space, settings=changes, out=out)
     if as_json:
         print_json(results)
         return
