@@ -209,3 +209,14 @@ def test_any_options_are_taken_or_refused(unfitted: Path, given_words: list[tupl
 @given(given_words=words)
 def test_ten_thousand_sets_of_options(unfitted: Path, given_words: list[tuple[str, ...]]) -> None:
     check_options(unfitted, given_words)
+
+
+def test_a_log_is_converted_as_the_options_say_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("item,click,x,junk\na,1,0.5,9\nb,,0.2,8\na,0,,7\nb,1,0.3,6\nb,1,0.3,6\n")
+    options = ("--missing", "click=drop", "--missing", "x=zero", "--exclude", "junk", "--drop-duplicates")
+    done = run("convert", tmp_path / "log.csv", *options, "--out", tmp_path / "log.dsjson")
+    assert done.code == 0, done.err
+    events = [json.loads(line) for line in (tmp_path / "log.dsjson").read_text().splitlines()]
+    told = [(one["_label_cost"], one["c"]["_multi"][one["_labelIndex"]]["_tag"], one["c"]["x"]) for one in events]
+    assert told == [(-1.0, "a", 0.5), (0.0, "a", 0.0), (-1.0, "b", 0.3)]
+    assert all(set(one["c"]) == {"x", "_multi"} for one in events)
