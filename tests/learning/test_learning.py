@@ -22,7 +22,7 @@ from offpolicy.learning.monitors import BOUND, HeldOut
 from offpolicy.learning.rows import batches_of
 from offpolicy.log import LoggedData
 from offpolicy.models.scorer import Scorer
-from offpolicy.models.scorers import TwoTowerScorer, linear_scorer
+from offpolicy.models.scorers import LinearScorer, TwoTowerScorer, linear_scorer
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy, RowPolicy, ScorerPolicy, logged_log_prob
 from offpolicy.propensity import LoggingPolicy, fit_logging_policy
@@ -435,6 +435,32 @@ def test_open_epochs_stop_on_held_out_rows_and_then_sharpen() -> None:
     best = float((torch.nn.functional.one_hot(greedy.argmax(1), 10) * WORLD.rewards(TEST)).sum(1).mean())
     assert value(direct) == pytest.approx(best, abs=0.01)
     assert len(direct.history) == 1
+
+
+@pytest.mark.parametrize("direction", [1.0, -1.0])
+def test_a_policy_is_sharpened_until_held_out_rows_object(direction: float) -> None:
+    """From weak scores that prefer good actions as far as it helps; from scores that prefer bad ones not at all."""
+    log = WORLD.log(5, 3000)
+    trainer = prepare_training(log, "bips_cap", metric="value", logging_policy=WORLD.logging_policy, held_out=0.5)
+    monitor, scorer = trainer.monitor, trainer.scorer
+    assert isinstance(monitor, HeldOut)
+    assert isinstance(scorer, LinearScorer)
+    best = learn_policy(log, "dm").scorer
+    with torch.no_grad():
+        for own, good in zip(scorer.parameters(), best.parameters(), strict=True):
+            own.copy_(direction * good / good.abs().max())
+    trainer.best = trainer._kept(3)
+    before, first = trainer.best.metric, value(ScorerPolicy(scorer, log.actions))
+    trainer._sharpen()
+    after = value(ScorerPolicy(scorer, log.actions))
+    assert trainer.best.epoch == 3
+    if direction > 0:
+        assert after > first + 0.05
+        assert trainer.best.metric != before
+        assert trainer.best.metric == monitor.score(ScorerPolicy(scorer, log.actions))
+    else:
+        assert after == first
+        assert trainer.best.metric == before
 
 
 def test_types_of_what_may_be_given() -> None:

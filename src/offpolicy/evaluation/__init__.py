@@ -1,7 +1,7 @@
 """Estimate the value of a policy from a log: inputs, the one value formula, intervals, pre-flight and verdict."""
 
 from offpolicy.evaluation.auto import auto_estimate
-from offpolicy.evaluation.clusters import clustered
+from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms, clustered
 from offpolicy.evaluation.comparison import compare
 from offpolicy.evaluation.evaluate import evaluate
 from offpolicy.evaluation.evaluator import Evaluator
@@ -44,6 +44,8 @@ __all__ = [
     "UNITS",
     "ActionSets",
     "Asked",
+    "ClusteredDifference",
+    "ClusteredTerms",
     "Evaluator",
     "Guardrail",
     "Options",

@@ -43,8 +43,8 @@ class LearnerConfig:
     """Where learning starts: at zero, or at the greedy policy of q̂ where the method has one of the policy's shape;
     "auto" takes the latter where the number of epochs is left open."""
     epochs: int | None = None
-    """Passes over the log. None stops on held-out rows, after 50 at the latest, and then sharpens the policy as far as
-    they approve."""
+    """Passes over the log. None stops on held-out rows, after 50 at the latest, and then sharpens the policy until they
+    object."""
     learning_rate: float = 0.01
     """Adam's step size."""
     batch_contexts: int | None = None

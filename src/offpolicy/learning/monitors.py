@@ -14,7 +14,7 @@ import torch
 from offpolicy.checks import check_choice
 from offpolicy.datasets import CandidateLists
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation import ActionSets, RankingSums, Terms, clustered, rank_all, rank_lists
+from offpolicy.evaluation import ActionSets, ClusteredTerms, RankingSums, Terms, clustered, rank_all, rank_lists
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.rows import PolicyHead, along_slates, context_inputs
 from offpolicy.log import FeatureTable, LoggedData
@@ -102,11 +102,15 @@ class HeldOut:
     @torch.no_grad()
     def score(self, policy: ScorerPolicy) -> float:
         """V̂, or V̂ − 1.64·s.e.; without a weight (likelihood) the mean of r·log π takes the place of V̂."""
-        terms = self._terms(policy)
-        estimate = clustered(terms, tensor(self.log.cluster_index).long(), self.objective.count)
+        estimate = self.estimate(policy)
         if self.name == "value":
             return float(estimate.value)
         return float(estimate.value - BOUND * estimate.standard_error) if estimate.clusters > 1 else -np.inf
+
+    @torch.no_grad()
+    def estimate(self, policy: ScorerPolicy) -> ClusteredTerms:
+        """V̂ and its sums over clusters, by which two policies can be compared in pairs."""
+        return clustered(self._terms(policy), tensor(self.log.cluster_index).long(), self.objective.count)
 
     def _terms(self, policy: ScorerPolicy) -> Terms:
         objective, spec, rows = self.objective, self.objective.spec, self.objective.rows

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import DivergedError, OffPolicyError, ParameterError
+from offpolicy.evaluation import ClusteredDifference
 from offpolicy.json_writer import jsonable
 from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.budget import most_epochs
@@ -29,7 +30,7 @@ from offpolicy.learning.checkpoints import (
 )
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.log_driven import second_moment
-from offpolicy.learning.monitors import Monitor
+from offpolicy.learning.monitors import HeldOut, Monitor
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
 from offpolicy.learning.rows import PolicyHead, along_slates, batches_of, merged_rows, rows_with_events
@@ -39,8 +40,8 @@ from offpolicy.policies import ScorerPolicy, logged_log_prob
 from offpolicy.progress import Advance, progress
 from offpolicy.seeding import torch_generator
 
-SHARPEST = 64.0
-"""The most by which held-out rows may sharpen a policy."""
+SHARPEST, NO_CHANGE = 64.0, 0.002
+"""The most by which a policy is sharpened, and the relative change of its held-out value that is as good as none."""
 HUGE_WEIGHT = 1e12
 """Weights beyond this say that β̂ of a logged row is as good as zero."""
 
@@ -154,19 +155,30 @@ class Trainer:
         """The scorer as it is now, with its score."""
         assert self.monitor is not None
         state = {name: values.detach().clone() for name, values in self.scorer.state_dict().items()}
-        return Best(epoch, self.monitor.score(ScorerPolicy(self.scorer, self.log.actions)), state)
+        return Best(epoch, self.monitor.score(self._policy()), state)
+
+    def _policy(self) -> ScorerPolicy:
+        """The policy of the scorer as it is now."""
+        return ScorerPolicy(self.scorer, self.log.actions)
 
     def _sharpen(self) -> None:
-        """Multiply the scores for as long as held-out rows approve: what is left to gain in that direction."""
-        if self.best.metric is None or self.monitor is None or not self.monitor.is_value:
+        """Multiply the scores, which rank actions better than they tell how much better one is, until that changes
+        next to nothing or held-out rows object: by a standard error of the paired difference to the policy as it was.
+        """
+        monitor = self.monitor
+        if self.best.metric is None or not isinstance(monitor, HeldOut) or not monitor.is_value:
             return
-        factor = 1.0
-        while factor < SHARPEST and sharpen(self.scorer, 2.0):
-            found = self._kept(self.best.epoch)
-            if not found.metric > self.best.metric:  # type: ignore[operator]
+        factor, first = 1.0, monitor.estimate(self._policy())
+        change, last = np.inf, first.value
+        while factor < SHARPEST and change > NO_CHANGE * abs(last) and sharpen(self.scorer, 2.0):
+            found = monitor.estimate(self._policy())
+            difference = ClusteredDifference(found, first)
+            if difference.refusal or difference.value < -difference.standard_error:
                 sharpen(self.scorer, 0.5)
                 break
-            self.best, factor = found, 2 * factor
+            change, last, factor = abs(found.value - last), found.value, 2 * factor
+        if factor > 1:
+            self.best = self._kept(self.best.epoch)
         if self.history:
             self.history[-1]["sharpened"] = factor
 
