@@ -12,6 +12,7 @@ from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.comparison import best_by_value
 from offpolicy.evaluation.evaluator import Evaluator
 from offpolicy.evaluation.options import Options
+from offpolicy.evaluation.views import Width
 from offpolicy.learning import PORTFOLIO, held_out_unit, learn_policy, member_settings
 from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary
 from offpolicy.nuisances import Nuisances
@@ -64,7 +65,8 @@ def test_a_proven_candidate_takes_the_place_of_one_that_is_not(monkeypatch: pyte
         return SimpleNamespace(value=value, error=half, width=SimpleNamespace(half=lambda level: half))
 
     def apart(one: Any, other: Any) -> Any:
-        return SimpleNamespace(half=lambda level: max(one.error, other.error))
+        scale = max(one.error, other.error)
+        return SimpleNamespace(half=lambda level: scale, scale=scale, least=0.0, refusal="")
 
     monkeypatch.setattr("offpolicy.evaluation.comparison.difference_width", apart)
     logging, preferred = estimate(0.5, 0.01), estimate(0.65, 0.2)
@@ -74,6 +76,26 @@ def test_a_proven_candidate_takes_the_place_of_one_that_is_not(monkeypatch: pyte
         assert best_by_value(estimates, 0.95, "bold")[0] == "bold"
     proven = {"bold": estimate(0.65, 0.1), "timid": estimate(0.68, 0.02)}
     assert best_by_value(proven, 0.95, "bold", logging)[0] == "bold"
+
+
+@pytest.mark.parametrize(
+    ("width", "taken"),
+    [
+        (Width(error=0.01, propensity=0.0, fixed=0.08, least=-0.002), True),
+        (Width(error=0.01, propensity=0.0, fixed=0.08, least=-0.02), False),
+        (Width(error=0.01, propensity=0.03, fixed=0.0, least=0.02), False),
+        (Width(error=0.0, propensity=0.0, fixed=0.0, least=0.04, refusal="no rows"), False),
+    ],
+)
+def test_views_far_apart_do_not_save_a_candidate_that_is_clearly_behind(
+    width: Width, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """.04 behind: by four errors, with views 0 to .16 apart; or one view says the opposite; or it is within noise."""
+    monkeypatch.setattr("offpolicy.evaluation.comparison.difference_width", lambda one, other: width)
+    estimates: Any = {
+        name: SimpleNamespace(value=value, width=Width(0.05, 0.0, 0.0)) for name, value in (("dm", 0.64), ("ce", 0.68))
+    }
+    assert best_by_value(estimates, 0.95, "dm")[0] == ("ce" if taken else "dm")
 
 
 def test_rows_are_held_out_where_contexts_are_ids() -> None:

@@ -20,8 +20,8 @@ from offpolicy.evaluation.value import Terms
 from offpolicy.evaluation.views import Width, width_of
 from offpolicy.results import Comparison
 
-ONE_ERROR = 0.6827
-"""The level at which a normal interval is one standard error to either side."""
+CLEAR = 2.0
+"""Standard errors by which a candidate has to be ahead of the preferred one."""
 
 
 def compare(
@@ -149,21 +149,28 @@ def best_by_value(
     """The candidate with the highest value, and its lower bound at a level at which the bounds of all hold at once.
 
     A lower bound prefers timid policies: it answers whether to ship, not which one. A candidate takes the place of the
-    preferred one only if its paired difference exceeds its standard error, so that noise does not decide; or if it is
-    estimated to be better and proven to be better than `logging`, which the preferred one is not.
+    preferred one only if it is clearly ahead of it, so that noise does not decide; or if it is estimated to be better
+    and proven to be better than `logging`, which the preferred one is not.
     """
     joint = 1 - (1 - level) / max(len(estimates), 1)
     best = max(estimates, key=lambda name: estimates[name].value)
     if prefer is not None and prefer in estimates:
         start = estimates[prefer]
         gains = {name: one.value - start.value for name, one in estimates.items() if name != prefer}
-        needed = {name: difference_width(estimates[name], start).half(ONE_ERROR) for name in gains}
-        clear = [name for name, gain in gains.items() if gain > needed[name]]
+        clear = [name for name, gain in gains.items() if _is_ahead(gain, difference_width(estimates[name], start))]
         if not clear and logging is not None:
             proven = {name: _gain_low(one, logging, joint) > 0 for name, one in estimates.items()}
             clear = [name for name, gain in gains.items() if gain > 0 and proven[name] and not proven[prefer]]
         best = max(clear, key=lambda name: gains[name], default=prefer)
     return best, max(estimates[best].value - estimates[best].width.half(joint), 0.0)
+
+
+def _is_ahead(gain: float, width: Width) -> bool:
+    """Whether a difference is beyond noise, and no view of it says the opposite by a standard error.
+
+    How far the views are apart does not count: where the preferred one is hardly supported they always are.
+    """
+    return not width.refusal and gain > CLEAR * width.scale and width.least > -width.scale
 
 
 def _gain_low(one: AutoEstimate, logging: AutoEstimate, level: float) -> float:

@@ -47,6 +47,8 @@ class Width:
     """What is added at every level: half the distance of the views, and the misweighted share."""
     disagreement: float = 0.0
     """Distance of the views in standard errors of the shrunk ones."""
+    least: float = 0.0
+    """The least of the views."""
     refusal: str = ""
     """Why there is no error; empty where there is one."""
     note: str = ""
@@ -101,7 +103,8 @@ def width_of(
     if refusal:
         return Width(0.0, 0.0, 0.0, refusal=refusal)
     largest = max(view.jackknife_error for view in shrunk)
-    distance = max(view.value for view in views) - min(view.value for view in views)
+    least = min(view.value for view in views)
+    distance = max(view.value for view in views) - least
     error, note = min(max(view.jackknife_error for view in views), MOST_BARE * largest), ""
     if by_period is not None and error * CLEARLY_MORE < by_period.jackknife_error < np.inf:
         times = by_period.jackknife_error / error
@@ -112,5 +115,6 @@ def width_of(
         propensity=0.0 if effects is None else float(effects.norm()),
         fixed=distance / 2 + extra,
         disagreement=distance / largest if largest > 0 else 0.0,
+        least=least,
         note=note,
     )

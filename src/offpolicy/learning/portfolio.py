@@ -1,7 +1,7 @@
 """`method="auto"`: a small portfolio on one set of nuisances, chosen from on rows with nuisances of their own.
 
 Candidates are compared by their values and paired differences; the direct method is preferred, and another one takes
-its place only where held-out rows say so beyond one standard error. Against logging a lower bound of the difference
+its place only where held-out rows say so beyond two standard errors. Against logging a lower bound of the difference
 decides, taken at a level at which the bounds of all candidates hold at once: the choice is part of the level.
 """
 
