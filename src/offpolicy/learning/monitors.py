@@ -1,4 +1,5 @@
-"""What decides when to stop: a held-out value or its lower bound, ranking on unbiased lists, or the caller's number.
+"""What decides when to stop, and how far to sharpen what was learned: a held-out value or its lower bound, ranking on
+unbiased lists, or the caller's number.
 
 Larger is better, always.
 """
@@ -14,16 +15,28 @@ import torch
 from offpolicy.checks import check_choice
 from offpolicy.datasets import CandidateLists
 from offpolicy.errors import ParameterError
-from offpolicy.evaluation import ActionSets, ClusteredTerms, RankingSums, Terms, clustered, rank_all, rank_lists
+from offpolicy.evaluation import (
+    ActionSets,
+    ClusteredDifference,
+    ClusteredTerms,
+    RankingSums,
+    Terms,
+    clustered,
+    rank_all,
+    rank_lists,
+)
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.rows import PolicyHead, along_slates, context_inputs
-from offpolicy.log import FeatureTable, LoggedData
-from offpolicy.models import ContextBatches, expectation, softmax_log_prob
+from offpolicy.log import ActionTable, FeatureTable, LoggedData
+from offpolicy.models import ContextBatches, Scorer, expectation, sharpen, softmax_log_prob
 from offpolicy.policies import Policy, ScorerPolicy, tensor
 
 HELD_OUT_METRICS = ("value", "lower_bound")
 BOUND = 1.64
 """Standard errors below the value: a one-sided 95 % bound."""
+
+SHARPEST, NO_CHANGE = 64.0, 0.002
+"""The most by which a policy is sharpened, and the relative change of its held-out value that is as good as none."""
 
 CONTEXTS_AT_ONCE = 512
 
@@ -140,6 +153,24 @@ class HeldOut:
             weight = objective.terms(log_prob, given).weight.double() * objective.chosen()
         imputed = given["imputed"].double() if objective.reward_model is not None else torch.zeros_like(reward)
         return Terms(weight, weight, reward, imputed, baseline)
+
+
+def sharpen_policy(scorer: Scorer, actions: ActionTable, monitor: HeldOut) -> float:
+    """Double the scores until that changes next to nothing or held-out rows object; the factor they end with.
+
+    Scores rank actions better than they tell how much better one is. Held-out rows object if the value falls by a
+    standard error of the paired difference to the policy as it was.
+    """
+    first = monitor.estimate(ScorerPolicy(scorer, actions))
+    factor, last, change = 1.0, first.value, np.inf
+    while factor < SHARPEST and change > NO_CHANGE * abs(last) and sharpen(scorer, 2.0):
+        found = monitor.estimate(ScorerPolicy(scorer, actions))
+        difference = ClusteredDifference(found, first)
+        if difference.refusal or difference.value < -difference.standard_error:
+            sharpen(scorer, 0.5)
+            break
+        factor, last, change = 2 * factor, found.value, abs(found.value - last)
+    return factor
 
 
 def monitor_of(validation: Any, metric: str | None) -> Monitor | None:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import DivergedError, OffPolicyError, ParameterError
-from offpolicy.evaluation import ClusteredDifference
 from offpolicy.json_writer import jsonable
 from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.budget import most_epochs
@@ -30,18 +29,16 @@ from offpolicy.learning.checkpoints import (
 )
 from offpolicy.learning.config import LearnerConfig
 from offpolicy.learning.log_driven import second_moment
-from offpolicy.learning.monitors import HeldOut, Monitor
+from offpolicy.learning.monitors import HeldOut, Monitor, sharpen_policy
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
 from offpolicy.learning.rows import PolicyHead, along_slates, batches_of, merged_rows, rows_with_events
 from offpolicy.log import LoggedData
-from offpolicy.models import Batch, Batches, Scorer, gradient_step, sharpen
+from offpolicy.models import Batch, Batches, Scorer, gradient_step
 from offpolicy.policies import ScorerPolicy, logged_log_prob
 from offpolicy.progress import Advance, progress
 from offpolicy.seeding import torch_generator
 
-SHARPEST, NO_CHANGE = 64.0, 0.002
-"""The most by which a policy is sharpened, and the relative change of its held-out value that is as good as none."""
 HUGE_WEIGHT = 1e12
 """Weights beyond this say that β̂ of a logged row is as good as zero."""
 
@@ -162,21 +159,10 @@ class Trainer:
         return ScorerPolicy(self.scorer, self.log.actions)
 
     def _sharpen(self) -> None:
-        """Multiply the scores, which rank actions better than they tell how much better one is, until that changes
-        next to nothing or held-out rows object: by a standard error of the paired difference to the policy as it was.
-        """
-        monitor = self.monitor
-        if self.best.metric is None or not isinstance(monitor, HeldOut) or not monitor.is_value:
+        """Sharpen the best policy as far as held-out rows let it."""
+        if self.best.metric is None or not isinstance(self.monitor, HeldOut) or not self.monitor.is_value:
             return
-        factor, first = 1.0, monitor.estimate(self._policy())
-        change, last = np.inf, first.value
-        while factor < SHARPEST and change > NO_CHANGE * abs(last) and sharpen(self.scorer, 2.0):
-            found = monitor.estimate(self._policy())
-            difference = ClusteredDifference(found, first)
-            if difference.refusal or difference.value < -difference.standard_error:
-                sharpen(self.scorer, 0.5)
-                break
-            change, last, factor = abs(found.value - last), found.value, 2 * factor
+        factor = sharpen_policy(self.scorer, self.log.actions, self.monitor)
         if factor > 1:
             self.best = self._kept(self.best.epoch)
         if self.history:
