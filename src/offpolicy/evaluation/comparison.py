@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offpolicy.estimators import bounded_exp
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms, ClusterSums
 from offpolicy.evaluation.rows import PolicyRows
@@ -112,8 +113,13 @@ def _weighted_difference(
     return ClusteredTerms.joined(list(rows.map(_difference_sums, first, second, constant)))
 
 
-def _distance(rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None) -> Tensor:
-    one, other = (torch.ones_like(rows.ratio) if each is None else each.ratio.double() for each in (first, second))
+def _distance(
+    rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None, part: slice = slice(None)
+) -> Tensor:
+    one, other = (
+        torch.ones_like(rows.log_ratio[part]) if each is None else bounded_exp(each.log_ratio[part]).double()
+        for each in (first, second)
+    )
     return one - other
 
 
@@ -128,11 +134,13 @@ def _rewarded_squares(rows: PolicyRows, first: PolicyRows | None, second: Policy
 def _difference_sums(
     rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None, constant: float
 ) -> ClusteredTerms:
-    weight, reward = _distance(rows, first, second), rows.reward.double()
-    # |d| is the weight and the sign belongs to the outcome, so that clusters with weight are counted as such.
-    terms = Terms.without_reward_model(weight.abs(), torch.ones_like(weight), weight.sign() * (reward - constant))
-    sums = ClusterSums()
-    sums.add(terms, rows.unit.long(), rows.row_weight)
+    unit = rows.unit
+    sums = ClusterSums(int(unit.max()) + 1)
+    for part in rows.parts():
+        weight, reward = _distance(rows, first, second, part), rows.reward[part].double()
+        # |d| is the weight and the sign belongs to the outcome, so that clusters with weight are counted as such.
+        terms = Terms.without_reward_model(weight.abs(), torch.ones_like(weight), weight.sign() * (reward - constant))
+        sums.add(terms, unit[part].long(), None if rows.row_weight is None else rows.row_weight[part])
     return sums.finish(rows.first_unit)
 
 
