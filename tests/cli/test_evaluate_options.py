@@ -15,6 +15,7 @@ from offpolicy import evaluate, read_log
 from offpolicy.artifacts import load_policy
 from offpolicy.cli.evaluate import INTERVAL_NAMES, named_policies
 from offpolicy.cli.options import LOGGING_MODELS
+from offpolicy.errors import ParameterError
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.propensity import MODELS
 from small_log import ACTIONS, a_frame, refused, run
@@ -184,6 +185,13 @@ def test_completion_offers_what_there_is() -> None:
 def test_policies_without_a_name_have_their_own(folder: Path) -> None:
     given = (str(folder / "lists.parquet"), "mine:best", "column:better", "uniform", "new=pi")
     assert list(named_policies(given)) == ["lists", "best", "better", "uniform", "new"]
+
+
+def test_policies_of_one_name_are_refused_in_one_line(folder: Path) -> None:
+    words = ("evaluate", folder / "log.csv", *ROLES, "--reward", "click", "--policy", "\n", "--compare", "\n")
+    assert refused(*words).count("\n") == 1
+    with pytest.raises(ParameterError, match=r"Two policies are called 'best'.*--policy first='other:best'"):
+        named_policies(("mine:best", "other:best"))
 
 
 # Fuzz
