@@ -9,7 +9,7 @@ target over 10,000 actions, so that DR needs every action of every context; its 
 `gb_per_million_rows` is what a million rows more add to the memory of the default estimators on three softmax policies,
 β̂ and q̂ estimated on the way: the peak of resident memory above its level with the log in it, at 1 and at 3 million
 rows, each in a process of its own; with ten rows a context, and with as many contexts as rows.
-`gb_per_million_of_3m_rows` is all of that peak, with the libraries that are loaded on the way (0.17 GB), a million rows.
+`gb_per_million_of_3m_rows` is all of that peak over the rows, with the libraries that are loaded on the way (0.17 GB).
 `--quick` takes a tenth of the rows of the long log, and 0.5 and 1 million of the others.
 """
 
