@@ -60,7 +60,7 @@ class AutoEstimate:
         return self.shrunk[-1]
 
     def asked(self, kinds: int) -> list[Asked]:
-        """So many views with shrunk weights and as many with bare ones; the last one stands in where there are fewer."""
+        """So many views with shrunk weights and as many with bare ones; the last stands in where there are fewer."""
         if self.rows is None:
             return [Asked()] * 2 * kinds
         shrunk, bare = _asked(self.lam, len(self.shrunk))
