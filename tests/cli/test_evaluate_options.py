@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from offpolicy import evaluate, read_log
 from offpolicy.artifacts import load_policy
 from offpolicy.cli.evaluate import INTERVAL_NAMES, named_policies
 from offpolicy.cli.options import LOGGING_MODELS
+from offpolicy.drawing import chance, p_value
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.propensity import MODELS
@@ -109,6 +111,36 @@ def test_rows_from_a_date_on(folder: Path) -> None:
     assert "no rows from 2027-01-01: its times reach from 2026-09-01T00:00:00" in said
     said = refused(*words, "soon")
     assert "such as 2026-10-01" in said
+
+
+def test_how_many_rows_a_date_leaves_is_said(folder: Path) -> None:
+    words = ("--reward", "click", "--policy", "better", "--held-out-after", "2026-10-01")
+    said = run("evaluate", folder / "log.parquet", *ROLES, *FAST, *words).out
+    assert "Evaluated on the 240 of 600 rows from 2026-10-01 on." in said
+
+
+def test_shares_chances_and_p_values_are_printed_for_people(folder: Path) -> None:
+    words = ("evaluate", folder / "log.csv", *ROLES, *FAST, "--reward", "click", "--policy", "better", "--by", "month")
+    plain = run(*words, "--format", "json").json["evaluation"]
+    compared, segments = plain["comparisons"][0], plain["segments"]
+    said = {"table": run(*words).out, "md": run(*words, "--format", "md").out}
+    row = next(line for line in said["table"].splitlines() if "better" in line and "logging" in line)
+    assert f"{100 * compared['relative']:+.3g} %" in row
+    for text in said.values():
+        assert chance(compared["probability_of_improvement"]) in text
+        assert all(p_value(one["adjusted_p_value"]) in text for one in segments if not one["refused"])
+        assert not re.search(r"[0-9]e-|×10⁻", text)
+
+
+def test_a_recommendation_by_one_of_several_rewards_says_so(folder: Path, tmp_path: Path) -> None:
+    words = ("learn", folder / "log.parquet", *ROLES, *FAST, "--reward", "click", "--epochs", "1")
+    said = run(*words, "--guardrail", "returns", "--out", tmp_path / "two").out
+    assert "\nRecommendation by click alone\n" in said
+    assert "\nRecommendation\n" in run(*words, "--out", tmp_path / "one").out
+
+
+def test_an_option_that_is_not_there_is_a_sentence(folder: Path) -> None:
+    assert "No such option: --nothing. See offpolicy --help." in refused("learn", folder / "log.csv", "--nothing", "1")
 
 
 def test_a_policy_learned_before_a_date_is_evaluated_after_it(folder: Path, tmp_path: Path) -> None:

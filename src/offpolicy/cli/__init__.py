@@ -121,7 +121,8 @@ def _paragraph(error: Exception) -> str | None:
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error)
     if hasattr(error, "format_message"):  # a wrong command, option or value
-        return f"offpolicy: {error.format_message()} See offpolicy --help."
+        message = error.format_message()
+        return f"offpolicy: {message}{'' if message.endswith(('.', '?')) else '.'} See offpolicy --help."
     if isinstance(error, OSError):
         return f"offpolicy: {error}. Check the path, your permission and the space on the disk."
     if isinstance(error, RuntimeError) and "home directory" in str(error):

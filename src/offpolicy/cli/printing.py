@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from offpolicy.results import Choice, Evaluation, Segment
     from offpolicy.workflows import Finished
 
+from offpolicy.drawing import chance, p_value
 from offpolicy.json_writer import json_text
 
 WIDE = 160
@@ -84,7 +85,7 @@ def show_run(run: "Finished", form: "Format") -> None:
     else:
         lines("Noted", run.notes)
         if run.results.choice is not None:
-            show_choice(run.results.choice)
+            show_choice(run.results.choice, evaluation.reward if evaluation.outcomes else "")
         show_evaluation(evaluation)
         if any(run.results.run.config.get(option) for option in LISTED):
             _show_estimates(evaluation)
@@ -123,7 +124,15 @@ def show_evaluation(evaluation: "Evaluation") -> None:
     table(f"Values with {evaluation.level:.0%} intervals (propensities: {logging.model})", head, rows)
     _show_slates(evaluation)
     compared = [
-        (c.candidate, c.reference, c.difference, c.low, c.high, c.relative, c.probability_of_improvement)
+        (
+            c.candidate,
+            c.reference,
+            c.difference,
+            c.low,
+            c.high,
+            _percent(c.relative),
+            chance(c.probability_of_improvement),
+        )
         for c in evaluation.comparisons
     ]
     table("Differences", ("policy", "against", "difference", "low", "high", "relative", "P(better)"), compared)
@@ -177,15 +186,15 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:+.3g} %"
 
 
-def show_choice(choice: "Choice") -> None:
-    """A line for each candidate, and which one was chosen why."""
+def show_choice(choice: "Choice", reward: str = "") -> None:
+    """A line for each candidate, and which one was chosen why; the reward is named where there are others."""
     said = [
         f"{one.method}: value {_shown(one.value)} (at least {_shown(one.low)}), over logging {one.gain:+.4g} (at least "
         f"{one.gain_low:+.4g}), {one.seconds:.1f} s{', chosen' if one.chosen else ''}"
         for one in choice.candidates
     ]
     lines("Candidates, on rows they were not learned from", said)
-    lines("Recommendation", [choice.sentence])
+    lines(f"Recommendation by {reward} alone" if reward else "Recommendation", [choice.sentence])
 
 
 def _show_segments(title: str, segments: Sequence["Segment"], level: float) -> None:
@@ -193,7 +202,7 @@ def _show_segments(title: str, segments: Sequence["Segment"], level: float) -> N
     rows = []
     for s in segments:
         ends = (s.difference_low, s.difference_high)
-        p = "refused" if s.refused else s.adjusted_p_value
+        p = "refused" if s.refused else p_value(s.adjusted_p_value)
         rows.append((s.segment, s.policy, s.rows, s.value, s.logging, s.difference, *ends, p))
     table(f"By {title} ({level:.0%} intervals that hold for all segments at once)", head, rows)
 
