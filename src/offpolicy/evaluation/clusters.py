@@ -329,7 +329,8 @@ class ClusterSums:
         present = np.flatnonzero(self._sums[ROWS].numpy())
         every = len(present) == self._sums.shape[1]
         sums = self._sums if every else self._sums[:, torch.from_numpy(present)]
-        return ClusteredTerms(sums.numpy().T, present + first, self._temperature)
+        present += first
+        return ClusteredTerms(sums.numpy().T, present, self._temperature)
 
     def _grow(self, clusters: int) -> None:
         held = self._sums.shape[1]
