@@ -219,6 +219,24 @@ def test_policies_without_a_name_have_their_own(folder: Path) -> None:
     assert list(named_policies(given)) == ["lists", "best", "better", "uniform", "new"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--policy", "/\n"),
+        ("--policy", "a=\x1b[31mred"),
+        ("--policy", "better", "--by", "a\nb"),
+        ("--policy", "better", "--reward", "a\nb"),
+        ("--policy", "better", "--guardrail", "a\nb\x07<=2%"),
+        ("--policy", "better", "--estimator", "a\nb"),
+        ("--policy", "better", "--format", "a\nb"),
+        ("--policy", "better", "--context", "a\nb"),
+    ],
+)
+def test_nothing_typed_breaks_the_line_of_an_error(folder: Path, words: tuple[str, ...]) -> None:
+    said = refused("evaluate", folder / "log.csv", *ROLES, "--reward", "click", *words).rstrip("\n")
+    assert all(sign.isprintable() for sign in said), said
+
+
 def test_policies_of_one_name_are_refused_in_one_line(folder: Path) -> None:
     words = ("evaluate", folder / "log.csv", *ROLES, "--reward", "click", "--policy", "\n", "--compare", "\n")
     assert refused(*words).count("\n") == 1

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from offpolicy.workflows import Finished
 
 from offpolicy.drawing import chance, p_value
+from offpolicy.errors import printable
 from offpolicy.json_writer import json_text
 
 WIDE = 160
 """Columns of text for tables that are not shown on a terminal, so that no word is cut."""
+LINE = "\n\u00a0"
+"""What may stand in a text beside letters: line breaks and unbroken spaces."""
 LISTED = ("estimator", "interval", "refits")
 """Options that ask for the table of all estimators and intervals."""
 ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run an experiment": "bold red"}
@@ -63,7 +66,7 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Non
     for name in head:
         drawn.add_column(Text(name), overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(_printable(_shown(cell))) for cell in row))
+        drawn.add_row(*(Text(printable(_shown(cell), LINE)) for cell in row))
     console = _console()
     console.print()
     console.print(drawn)
@@ -214,14 +217,9 @@ def _console() -> Any:
         """Shows what a log calls its columns, but lets nothing in it steer the terminal."""
 
         def render_str(self, text: str, **how: Any) -> Any:
-            return super().render_str(_printable(text), **how)
+            return super().render_str(printable(text, LINE), **how)
 
     return Printable() if sys.stdout.isatty() else Printable(soft_wrap=True, width=WIDE)
-
-
-def _printable(text: str) -> str:
-    """The text with control characters, but for line breaks and unbroken spaces, made visible."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\u00a0" else "�" for c in text)
 
 
 def _shown(value: Any) -> str:
