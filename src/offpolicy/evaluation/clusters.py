@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -100,7 +100,8 @@ class ClusterStatistic(ABC):
         if self.refusal:
             return np.inf
         count, values = self.clusters, self.leave_one_out
-        return float(np.sqrt((count - 1) / count * np.square(values - values.mean()).sum()))
+        values -= values.mean()
+        return float(np.sqrt((count - 1) / count * np.square(values, out=values).sum()))
 
 
 def _sums_of_others(columns: Array) -> Iterator[tuple[slice, Array]]:
@@ -127,7 +128,7 @@ class ClusteredTerms(ClusterStatistic):
 
     columns: Array
     """A, Z, B, Σw and n of every cluster that has rows, float64 (clusters, 5)."""
-    index: NDArray[np.int64]
+    index: NDArray[np.integer[Any]]
     """The clusters' own numbers."""
     temperature: float = 0.0
     """λ of a log-sum-exp in place of ΣA/ΣZ; 0 is none."""
@@ -268,7 +269,9 @@ class ClusteredDifference(ClusterStatistic):
     @property
     def leave_one_out(self) -> Array:
         """The difference without each cluster in turn."""
-        return np.asarray(self.first.leave_one_out - self.second.leave_one_out)
+        values = self.first.leave_one_out
+        values -= self.second.leave_one_out
+        return values
 
     def values(self, totals: Array) -> Array:
         """The first's value less the second's."""
@@ -326,7 +329,7 @@ class ClusterSums:
 
     def finish(self, first: int = 0) -> ClusteredTerms:
         """The sums of every cluster that has rows; clusters are numbered from `first`."""
-        present = np.flatnonzero(self._sums[ROWS].numpy())
+        present = np.flatnonzero(self._sums[ROWS].numpy()).astype(np.int32)
         every = len(present) == self._sums.shape[1]
         sums = self._sums if every else self._sums[:, torch.from_numpy(present)]
         present += first
