@@ -80,6 +80,16 @@ def test_several_rewards_are_those_of_the_library(folder: Path) -> None:
     assert str(own["decisions"][0]["sentence"]) in text
 
 
+@pytest.mark.parametrize("named", ["mine=returns", "(returns)", "+returns"])
+def test_a_column_under_another_name_is_that_column(folder: Path, named: str) -> None:
+    plain, first = (found_by(folder, "--reward", one, "--policy", "better") for one in ("returns", named))
+    assert first["reward"] == named.partition("=")[0]
+    assert first["policies"] == plain["policies"]
+    both = [found_by(folder, "--reward", "click", "--reward", one, "--policy", "better") for one in ("returns", named)]
+    theirs, ours = ([one | {"reward": ""} for one in each["outcomes"]] for each in both)  # type: ignore[attr-defined]
+    assert ours == theirs
+
+
 def test_files_of_policies_are_joined_and_what_they_miss_is_said(folder: Path) -> None:
     words = (
         "--reward",
