@@ -64,9 +64,9 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Non
 
     drawn = Table(title=Text(title), title_justify="left")
     for name in head:
-        drawn.add_column(Text(name), overflow="fold")
+        drawn.add_column(Text(_cell(name)), overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(printable(_shown(cell), LINE)) for cell in row))
+        drawn.add_row(*(Text(_cell(_shown(cell))) for cell in row))
     console = _console()
     console.print()
     console.print(drawn)
@@ -220,6 +220,12 @@ def _console() -> Any:
             return super().render_str(printable(text, LINE), **how)
 
     return Printable() if sys.stdout.isatty() else Printable(soft_wrap=True, width=WIDE)
+
+
+def _cell(text: str) -> str:
+    """A cell as standard output will show it, so that letters it has no sign for are as wide as what stands in."""
+    encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
+    return printable(text, LINE).encode(encoding, errors).decode(encoding)
 
 
 def _shown(value: Any) -> str:
