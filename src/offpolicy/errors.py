@@ -5,6 +5,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
+def printable(text: str, kept: str = "\u00a0") -> str:
+    """The text with control characters made visible, so that no name in it steers a terminal or breaks a line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "�" for c in text)
+
+
 class OffPolicyError(Exception):
     """Anything the user can fix; commands print its message without a traceback."""
 
@@ -70,8 +75,8 @@ class LogError(OffPolicyError):
             said += f" Give {self.fix.typed if typed else self.fix.python} {self.fix.effect}."
         lines = [f"  {number}. {one._said(typed)}" for number, one in enumerate(self.problems, 1)]
         if typed and self.problems and self.fixes:
-            lines.append(f"All at once: {' '.join(one.typed for one in self.fixes)}")
-        return "\n".join([said, *lines])
+            lines.append(printable(f"All at once: {' '.join(one.typed for one in self.fixes)}"))
+        return "\n".join([printable(said), *lines])
 
 
 class ParameterError(OffPolicyError, ValueError):

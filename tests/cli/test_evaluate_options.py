@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from offpolicy import evaluate, read_log
 from offpolicy.artifacts import load_policy
 from offpolicy.cli.evaluate import INTERVAL_NAMES, named_policies
 from offpolicy.cli.options import LOGGING_MODELS
+from offpolicy.drawing import chance, p_value
+from offpolicy.errors import ParameterError
 from offpolicy.evaluation.intervals import INTERVALS
 from offpolicy.propensity import MODELS
 from small_log import ACTIONS, a_frame, refused, run
@@ -77,6 +80,16 @@ def test_several_rewards_are_those_of_the_library(folder: Path) -> None:
     assert str(own["decisions"][0]["sentence"]) in text
 
 
+@pytest.mark.parametrize("named", ["mine=returns", "(returns)", "+returns"])
+def test_a_column_under_another_name_is_that_column(folder: Path, named: str) -> None:
+    plain, first = (found_by(folder, "--reward", one, "--policy", "better") for one in ("returns", named))
+    assert first["reward"] == named.partition("=")[0]
+    assert first["policies"] == plain["policies"]
+    both = [found_by(folder, "--reward", "click", "--reward", one, "--policy", "better") for one in ("returns", named)]
+    theirs, ours = ([one | {"reward": ""} for one in each["outcomes"]] for each in both)  # type: ignore[attr-defined]
+    assert ours == theirs
+
+
 def test_files_of_policies_are_joined_and_what_they_miss_is_said(folder: Path) -> None:
     words = (
         "--reward",
@@ -108,6 +121,36 @@ def test_rows_from_a_date_on(folder: Path) -> None:
     assert "no rows from 2027-01-01: its times reach from 2026-09-01T00:00:00" in said
     said = refused(*words, "soon")
     assert "such as 2026-10-01" in said
+
+
+def test_how_many_rows_a_date_leaves_is_said(folder: Path) -> None:
+    words = ("--reward", "click", "--policy", "better", "--held-out-after", "2026-10-01")
+    said = run("evaluate", folder / "log.parquet", *ROLES, *FAST, *words).out
+    assert "Evaluated on the 240 of 600 rows from 2026-10-01 on." in said
+
+
+def test_shares_chances_and_p_values_are_printed_for_people(folder: Path) -> None:
+    words = ("evaluate", folder / "log.csv", *ROLES, *FAST, "--reward", "click", "--policy", "better", "--by", "month")
+    plain = run(*words, "--format", "json").json["evaluation"]
+    compared, segments = plain["comparisons"][0], plain["segments"]
+    said = {"table": run(*words).out, "md": run(*words, "--format", "md").out}
+    row = next(line for line in said["table"].splitlines() if "better" in line and "logging" in line)
+    assert f"{100 * compared['relative']:+.3g} %" in row
+    for text in said.values():
+        assert chance(compared["probability_of_improvement"]) in text
+        assert all(p_value(one["adjusted_p_value"]) in text for one in segments if not one["refused"])
+        assert not re.search(r"[0-9]e-|×10⁻", text)
+
+
+def test_a_recommendation_by_one_of_several_rewards_says_so(folder: Path, tmp_path: Path) -> None:
+    words = ("learn", folder / "log.parquet", *ROLES, *FAST, "--reward", "click", "--epochs", "1")
+    said = run(*words, "--guardrail", "returns", "--out", tmp_path / "two").out
+    assert "\nRecommendation by click alone\n" in said
+    assert "\nRecommendation\n" in run(*words, "--out", tmp_path / "one").out
+
+
+def test_an_option_that_is_not_there_is_a_sentence(folder: Path) -> None:
+    assert "No such option: --nothing. See offpolicy --help." in refused("learn", folder / "log.csv", "--nothing", "1")
 
 
 def test_a_policy_learned_before_a_date_is_evaluated_after_it(folder: Path, tmp_path: Path) -> None:
@@ -184,6 +227,31 @@ def test_completion_offers_what_there_is() -> None:
 def test_policies_without_a_name_have_their_own(folder: Path) -> None:
     given = (str(folder / "lists.parquet"), "mine:best", "column:better", "uniform", "new=pi")
     assert list(named_policies(given)) == ["lists", "best", "better", "uniform", "new"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--policy", "/\n"),
+        ("--policy", "a=\x1b[31mred"),
+        ("--policy", "better", "--by", "a\nb"),
+        ("--policy", "better", "--reward", "a\nb"),
+        ("--policy", "better", "--guardrail", "a\nb\x07<=2%"),
+        ("--policy", "better", "--estimator", "a\nb"),
+        ("--policy", "better", "--format", "a\nb"),
+        ("--policy", "better", "--context", "a\nb"),
+    ],
+)
+def test_nothing_typed_breaks_the_line_of_an_error(folder: Path, words: tuple[str, ...]) -> None:
+    said = refused("evaluate", folder / "log.csv", *ROLES, "--reward", "click", *words).rstrip("\n")
+    assert all(sign.isprintable() for sign in said), said
+
+
+def test_policies_of_one_name_are_refused_in_one_line(folder: Path) -> None:
+    words = ("evaluate", folder / "log.csv", *ROLES, "--reward", "click", "--policy", "\n", "--compare", "\n")
+    assert refused(*words).count("\n") == 1
+    with pytest.raises(ParameterError, match=r"Two policies are called 'best'.*--policy first='other:best'"):
+        named_policies(("mine:best", "other:best"))
 
 
 # Fuzz

@@ -110,6 +110,8 @@ def test_a_terminal_without_other_letters_gets_words(tmp_path: Path, as_json: bo
         assert json.loads(shown)["kind"] == "evaluate"
     else:
         assert "+/- sampling" in shown
+        tables = [line for line in shown.splitlines() if line.startswith(("|", "+"))]
+        assert {len(line) for line in tables if "+/- sampling" in line} <= {len(line) for line in tables[:1]}
 
 
 def test_formulas_in_csv_are_text_and_numbers_stay() -> None:

@@ -36,12 +36,15 @@ def test_names() -> None:
     whole = expression("add to-cart", known=["add to-cart"])
     assert whole.columns == ("add to-cart",)
     assert expression("click + click*purchase").columns == ("click", "purchase")
+    assert all(expression(text).is_column for text in ("click", "click = click"))
+    assert not any(expression(text).is_column for text in ("mine=click", "(click)", "+click", "-click"))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "1 + 2", "click +", "+ * click", "(click", "click)", "click purchase", "2 click", "click ** 2",
+        "", "=click", " = click", "1 + 2", "click +", "+ * click", "(click", "click)", "click purchase",
+        "2 click", "click ** 2",
         "click // 2", "__import__('os').system('true')", "click; purchase", "click[0]", "lambda: click", "min(click)",
         "min click",
         "abs(click, purchase)", "click, purchase", "(click, purchase)", "click == 1", "{click}", "click@purchase",

@@ -99,7 +99,17 @@ def test_segments_are_named_where_they_differ_clearly() -> None:
     ]
     said = explained(plain).parts["Where it differs"]
     assert said[0] == "Clearly worse where country s6."  # the refused one is not named
-    assert said[1] == "Clearly better where country s0, country s1, country s2, country s3, country s4 and 1 more."
+    assert said[1] == "Clearly better where country s0, s1, s2, s3, s4 and 1 more."
+
+
+def test_segments_are_those_of_the_first_reward() -> None:
+    plain = evaluation()
+    first = plain["segments"][0] | {"refused": False}
+    fewer = {"reward": "returns", "segment": "fewer returns", "difference_low": -0.2, "difference_high": -0.1}
+    better = {"reward": plain["reward"], "segment": "ours", "difference_low": 0.1, "difference_high": 0.2}
+    older = {"column": "age", "segment": "older", "difference_low": 0.1, "difference_high": 0.2}
+    plain["segments"] = [first | fewer, first | better, first | older]
+    assert explained(plain).parts["Where it differs"] == ("Clearly better where country ours, age older.",)
 
 
 def test_another_policy_can_be_explained() -> None:

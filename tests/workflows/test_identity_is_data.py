@@ -89,8 +89,9 @@ def test_the_printed_the_json_and_the_reported_numbers_agree(tmp_path: Path) -> 
     assert page.code == 0
     html = (tmp_path / "run" / "report.html").read_text()
     better, comparison = found["evaluation"]["policies"]["better"], found["evaluation"]["comparisons"][0]
-    for number in (better["value"], better["interval"]["low"], comparison["difference"], comparison["relative"]):
+    for number in (better["value"], better["interval"]["low"], comparison["difference"]):
         assert f"{number:.4g}" in told
+    assert f"{100 * comparison['relative']:+.3g} %" in told
     half = min(one["interval"]["high"] - one["interval"]["low"] for one in found["evaluation"]["policies"].values()) / 2
     logging = found["evaluation"]["logging"]
     places = decimals(min(half, (logging["interval"]["high"] - logging["interval"]["low"]) / 2))

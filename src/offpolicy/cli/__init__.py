@@ -28,7 +28,7 @@ from offpolicy.cli import (
     serve,
     tune,
 )
-from offpolicy.errors import LogError, OffPolicyError
+from offpolicy.errors import LogError, OffPolicyError, printable
 from offpolicy.progress import command_progress
 
 app = typer.Typer(
@@ -115,15 +115,16 @@ def _paragraph(error: Exception) -> str | None:
     if isinstance(error, LogError):
         return f"offpolicy: {error.typed()}"
     if isinstance(error, OffPolicyError):
-        return f"offpolicy: {error}"
+        return f"offpolicy: {printable(str(error))}"
     if type(error).__name__ == "Abort":
         return "offpolicy: stopped."
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error)
     if hasattr(error, "format_message"):  # a wrong command, option or value
-        return f"offpolicy: {error.format_message()} See offpolicy --help."
+        message = printable(error.format_message())
+        return f"offpolicy: {message}{'' if message.endswith(('.', '?')) else '.'} See offpolicy --help."
     if isinstance(error, OSError):
-        return f"offpolicy: {error}. Check the path, your permission and the space on the disk."
+        return f"offpolicy: {printable(str(error))}. Check the path, your permission and the space on the disk."
     if isinstance(error, RuntimeError) and "home directory" in str(error):
         return f"offpolicy: {error} Write the path without ~."
     return None

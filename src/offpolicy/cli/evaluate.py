@@ -203,7 +203,7 @@ def named_policies(given: Iterable[str]) -> dict[str, str]:
         if not equals or not name or Path(one).is_dir():
             name, what = _own_name(one), one
         if name in named:
-            raise ParameterError(f"Two policies are called {name!r}. Name them, as in --policy first={what}.")
+            raise ParameterError(f"Two policies are called {name!r}. Name them, as in --policy first={what!r}.")
         if not what:
             raise ParameterError(f"--policy and --compare take [NAME=]WHAT, but one is {one!r}.")
         named[name] = what

@@ -10,10 +10,14 @@ if TYPE_CHECKING:
     from offpolicy.results import Choice, Evaluation, Segment
     from offpolicy.workflows import Finished
 
+from offpolicy.drawing import chance, p_value
+from offpolicy.errors import printable
 from offpolicy.json_writer import json_text
 
 WIDE = 160
 """Columns of text for tables that are not shown on a terminal, so that no word is cut."""
+LINE = "\n\u00a0"
+"""What may stand in a text beside letters: line breaks and unbroken spaces."""
 LISTED = ("estimator", "interval", "refits")
 """Options that ask for the table of all estimators and intervals."""
 ANSWERS = {"answerable": "bold green", "answerable on part": "bold yellow", "run an experiment": "bold red"}
@@ -60,9 +64,9 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Non
 
     drawn = Table(title=Text(title), title_justify="left")
     for name in head:
-        drawn.add_column(Text(name), overflow="fold")
+        drawn.add_column(Text(_cell(name)), overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(_printable(_shown(cell))) for cell in row))
+        drawn.add_row(*(Text(_cell(_shown(cell))) for cell in row))
     console = _console()
     console.print()
     console.print(drawn)
@@ -84,7 +88,7 @@ def show_run(run: "Finished", form: "Format") -> None:
     else:
         lines("Noted", run.notes)
         if run.results.choice is not None:
-            show_choice(run.results.choice)
+            show_choice(run.results.choice, evaluation.reward if evaluation.outcomes else "")
         show_evaluation(evaluation)
         if any(run.results.run.config.get(option) for option in LISTED):
             _show_estimates(evaluation)
@@ -123,7 +127,15 @@ def show_evaluation(evaluation: "Evaluation") -> None:
     table(f"Values with {evaluation.level:.0%} intervals (propensities: {logging.model})", head, rows)
     _show_slates(evaluation)
     compared = [
-        (c.candidate, c.reference, c.difference, c.low, c.high, c.relative, c.probability_of_improvement)
+        (
+            c.candidate,
+            c.reference,
+            c.difference,
+            c.low,
+            c.high,
+            _percent(c.relative),
+            chance(c.probability_of_improvement),
+        )
         for c in evaluation.comparisons
     ]
     table("Differences", ("policy", "against", "difference", "low", "high", "relative", "P(better)"), compared)
@@ -177,15 +189,15 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:+.3g} %"
 
 
-def show_choice(choice: "Choice") -> None:
-    """A line for each candidate, and which one was chosen why."""
+def show_choice(choice: "Choice", reward: str = "") -> None:
+    """A line for each candidate, and which one was chosen why; the reward is named where there are others."""
     said = [
         f"{one.method}: value {_shown(one.value)} (at least {_shown(one.low)}), over logging {one.gain:+.4g} (at least "
         f"{one.gain_low:+.4g}), {one.seconds:.1f} s{', chosen' if one.chosen else ''}"
         for one in choice.candidates
     ]
     lines("Candidates, on rows they were not learned from", said)
-    lines("Recommendation", [choice.sentence])
+    lines(f"Recommendation by {reward} alone" if reward else "Recommendation", [choice.sentence])
 
 
 def _show_segments(title: str, segments: Sequence["Segment"], level: float) -> None:
@@ -193,7 +205,7 @@ def _show_segments(title: str, segments: Sequence["Segment"], level: float) -> N
     rows = []
     for s in segments:
         ends = (s.difference_low, s.difference_high)
-        p = "refused" if s.refused else s.adjusted_p_value
+        p = "refused" if s.refused else p_value(s.adjusted_p_value)
         rows.append((s.segment, s.policy, s.rows, s.value, s.logging, s.difference, *ends, p))
     table(f"By {title} ({level:.0%} intervals that hold for all segments at once)", head, rows)
 
@@ -205,14 +217,15 @@ def _console() -> Any:
         """Shows what a log calls its columns, but lets nothing in it steer the terminal."""
 
         def render_str(self, text: str, **how: Any) -> Any:
-            return super().render_str(_printable(text), **how)
+            return super().render_str(printable(text, LINE), **how)
 
     return Printable() if sys.stdout.isatty() else Printable(soft_wrap=True, width=WIDE)
 
 
-def _printable(text: str) -> str:
-    """The text with control characters, but for line breaks and unbroken spaces, made visible."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\u00a0" else "�" for c in text)
+def _cell(text: str) -> str:
+    """A cell as standard output will show it, so that letters it has no sign for are as wide as what stands in."""
+    encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
+    return printable(text, LINE).encode(encoding, errors).decode(encoding)
 
 
 def _shown(value: Any) -> str:

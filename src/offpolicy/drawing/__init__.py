@@ -13,6 +13,7 @@ from offpolicy.drawing.numbers import (
     fixed,
     label,
     moment,
+    p_value,
     percent,
     plain,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "fixed",
     "label",
     "moment",
+    "p_value",
     "panel",
     "percent",
     "plain",

@@ -76,6 +76,13 @@ def chance(value: float | None) -> str:
     return "< 1 %" if value < 0.005 else f"{100 * value:.0f} %"
 
 
+def p_value(p: float | None) -> str:
+    """A p-value, which below a thousandth is only said to be."""
+    if p is None:
+        return UNKNOWN
+    return "< 0.001" if p < 0.001 else fixed(p, 3)
+
+
 def factor(gamma: float | None, largest: float | None = None) -> str:
     """The Γ at which the conclusion flips."""
     if gamma is None or not math.isfinite(gamma):

@@ -19,7 +19,7 @@ from offpolicy.evaluation.intervals import propensity_effects
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.statistics import Asked, RowStatistics
 from offpolicy.evaluation.value import Array
-from offpolicy.evaluation.views import Width, width_of
+from offpolicy.evaluation.views import View, Width, width_of
 from offpolicy.policies import tensor
 from offpolicy.results import TwoPartInterval
 
@@ -28,16 +28,16 @@ BARE = ("snips", "sndr")
 """The same weights unshrunk."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AutoEstimate:
     """The value to report in [0, 1], its interval, and the views behind it."""
 
     value: float
     interval: TwoPartInterval
     lam: float
-    shrunk: tuple[ClusteredTerms, ...]
+    shrunk: tuple[View, ...]
     """The views with shrunk weights, the reported one last."""
-    bare: tuple[ClusteredTerms, ...]
+    bare: tuple[View, ...]
     """The same with bare weights."""
     width: Width
     effects: Tensor | None = field(default=None, repr=False)
@@ -46,16 +46,26 @@ class AutoEstimate:
     """The reported view with periods of time as units; None where there are no times."""
     rows: RowStatistics | None = field(default=None, repr=False)
     """None for the logging policy, whose ratio is 1 in every row."""
+    compared: dict["AutoEstimate", Width] = field(default_factory=dict, repr=False)
+    """The widths of differences to other estimates that were asked for before."""
 
     @property
-    def views(self) -> tuple[ClusteredTerms, ...]:
+    def views(self) -> tuple[View, ...]:
         """All views of the value."""
         return (*self.shrunk, *self.bare)
 
     @property
-    def statistic(self) -> ClusteredTerms:
+    def statistic(self) -> View:
         """The view whose value is reported."""
         return self.shrunk[-1]
+
+    def asked(self, kinds: int) -> list[Asked]:
+        """So many views with shrunk weights and as many with bare ones; the last stands in where there are fewer."""
+        if self.rows is None:
+            return [Asked()] * 2 * kinds
+        shrunk, bare = _asked(self.lam, len(self.shrunk))
+        missing = kinds - len(shrunk)
+        return [*shrunk, *shrunk[-1:] * missing, *bare, *bare[-1:] * missing]
 
     @property
     def disagreement(self) -> float:
@@ -66,21 +76,26 @@ class AutoEstimate:
 def auto_estimate(rows: RowStatistics, level: float = 0.95) -> AutoEstimate:
     """Value and two-part interval of one policy from the log alone."""
     lam, kinds = least_error_lambda(rows), 1 + rows.has_reward_model
-    views = [*(Asked(name, {"lam": lam}) for name in SHRUNK[:kinds]), *map(Asked, BARE[:kinds])]
-    sums = rows.clustered_all(views)
-    shrunk, bare = tuple(sums[:kinds]), tuple(sums[kinds:])
+    asked, plain = _asked(lam, kinds)
+    views = tuple(map(View.of, rows.clustered_each([*asked, *plain])))
+    shrunk, bare = views[:kinds], views[kinds:]
     effects = None
     if "uncertainty" in rows.known:
         effects = rows.total(_effects, SHRUNK[kinds - 1], lam, shrunk[-1].totals)
-    by_period = rows.clustered_by_period(views[kinds - 1])
+    by_period = rows.clustered_by_period(asked[-1])
     width = width_of(shrunk, bare, effects, abs(1 - rows.mean_ratio) * rows.reward_deviation, by_period)
     value = min(max(shrunk[-1].value, 0.0), 1.0)
     return AutoEstimate(value, _interval(value, width, level), lam, shrunk, bare, width, effects, by_period, rows)
 
 
+def _asked(lam: float, kinds: int) -> tuple[list[Asked], list[Asked]]:
+    """The views of a policy, with shrunk weights and with bare ones; two kinds where there is a reward model."""
+    return [Asked(name, {"lam": lam}) for name in SHRUNK[:kinds]], [Asked(name) for name in BARE[:kinds]]
+
+
 def logging_estimate(rows: RowStatistics, level: float = 0.95) -> AutoEstimate:
     """The logging policy's own value, the mean reward: one view, and nothing that depends on β̂."""
-    mean = rows.on_policy()
+    mean = View.of(rows.on_policy())
     by_period = rows.clustered_by_period(Asked())
     width = width_of((mean,), (), None, 0.0, by_period)
     interval = _interval(mean.value, width, level)

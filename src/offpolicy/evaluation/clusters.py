@@ -10,10 +10,10 @@ each cluster's influence: Σ ψ_c = 0, and the standard error is
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation.value import Array, Terms, ratio, room, value_of
+from offpolicy.log import row_pieces
 
 CORRECTION, NORMALISER, BASELINE, WEIGHT, ROWS = range(5)
 """The sums of a cluster, as columns."""
@@ -70,7 +71,7 @@ class ClusterStatistic(ABC):
         """The estimate."""
         return float(self.values(self.totals))
 
-    @cached_property
+    @property
     def influence(self) -> Array:
         """ψ_c: what each cluster adds to the estimate, linearised; they sum to zero."""
         return np.asarray(self.columns @ self.gradient(self.totals))
@@ -85,13 +86,13 @@ class ClusterStatistic(ABC):
         count = self.clusters
         return float(np.sqrt(count / (count - 1) * np.square(self.influence).sum())) if count > 1 else np.inf
 
-    @cached_property
+    @property
     def leave_one_out(self) -> Array:
         """The estimate without each cluster in turn, exact; sums from both sides, so that a giant cancels nothing."""
-        zero = np.zeros((1, self.columns.shape[1]))
-        before = np.concatenate([zero, self.columns[:-1].cumsum(0)])
-        after = np.concatenate([self.columns[:0:-1].cumsum(0)[::-1], zero])
-        return self.values(before + after)
+        found = np.empty(self.clusters)
+        for part, others in _sums_of_others(self.columns):
+            found[part] = self.values(others)
+        return found
 
     @cached_property
     def jackknife_error(self) -> float:
@@ -99,7 +100,26 @@ class ClusterStatistic(ABC):
         if self.refusal:
             return np.inf
         count, values = self.clusters, self.leave_one_out
-        return float(np.sqrt((count - 1) / count * np.square(values - values.mean()).sum()))
+        values -= values.mean()
+        return float(np.sqrt((count - 1) / count * np.square(values, out=values).sum()))
+
+
+def _sums_of_others(columns: Array) -> Iterator[tuple[slice, Array]]:
+    """The sums of all clusters but each, a piece of the clusters at a time: those before it plus those after it."""
+    pieces = list(row_pieces(len(columns)))
+    after = [np.zeros(columns.shape[1])]
+    for piece in reversed(pieces[1:]):
+        after.append(_running(columns[piece][::-1], after[-1])[-1])
+    before = np.zeros(columns.shape[1])
+    for piece, behind in zip(pieces, reversed(after), strict=True):
+        up, down = _running(columns[piece], before), _running(columns[piece][::-1], behind)[::-1]
+        yield piece, up[:-1] + down[1:]
+        before = up[-1]
+
+
+def _running(columns: Array, start: Array) -> Array:
+    """A start, and what it is after each row is added."""
+    return np.asarray(np.concatenate([start[None], columns]).cumsum(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +128,7 @@ class ClusteredTerms(ClusterStatistic):
 
     columns: Array
     """A, Z, B, Σw and n of every cluster that has rows, float64 (clusters, 5)."""
-    index: NDArray[np.int64]
+    index: NDArray[np.integer[Any]]
     """The clusters' own numbers."""
     temperature: float = 0.0
     """λ of a log-sum-exp in place of ΣA/ΣZ; 0 is none."""
@@ -226,15 +246,32 @@ class ClusteredDifference(ClusterStatistic):
                 "Evaluate both policies on one log."
             )
 
-    @cached_property
+    @property
     def columns(self) -> Array:  # type: ignore[override]
         """The sums of both, side by side (clusters, 10)."""
         return np.concatenate([self.first.columns, self.second.columns], axis=1)
 
+    @property
+    def clusters(self) -> int:
+        """Number of clusters with rows."""
+        return self.first.clusters
+
     @cached_property
+    def totals(self) -> Array:
+        """Sums over all clusters."""
+        return np.concatenate([self.first.totals, self.second.totals])
+
+    @property
     def influence(self) -> Array:
         """Difference of influences, exactly zero for equal estimates."""
         return np.asarray(self.first.influence - self.second.influence)
+
+    @property
+    def leave_one_out(self) -> Array:
+        """The difference without each cluster in turn."""
+        values = self.first.leave_one_out
+        values -= self.second.leave_one_out
+        return values
 
     def values(self, totals: Array) -> Array:
         """The first's value less the second's."""
@@ -260,9 +297,9 @@ class ClusteredDifference(ClusterStatistic):
 class ClusterSums:
     """Accumulates terms into sums per cluster; memory is five numbers per cluster, whatever the number of rows."""
 
-    def __init__(self) -> None:
-        """Nothing seen yet."""
-        self._sums = torch.zeros(5, 0, dtype=torch.float64)
+    def __init__(self, clusters: int = 0) -> None:
+        """Nothing seen yet; there is room for as many clusters as are expected."""
+        self._sums = torch.zeros(5, clusters, dtype=torch.float64)
         self._temperature = 0.0
 
     def add(self, batch: Terms, cluster: Tensor, row_weight: Tensor | None = None) -> None:
@@ -292,9 +329,11 @@ class ClusterSums:
 
     def finish(self, first: int = 0) -> ClusteredTerms:
         """The sums of every cluster that has rows; clusters are numbered from `first`."""
-        present = self._sums[ROWS].nonzero().flatten()
-        columns = self._sums[:, present].T.contiguous().numpy()
-        return ClusteredTerms(columns, present.numpy() + first, self._temperature)
+        present = np.flatnonzero(self._sums[ROWS].numpy()).astype(np.int32)
+        every = len(present) == self._sums.shape[1]
+        sums = self._sums if every else self._sums[:, torch.from_numpy(present)]
+        present += first
+        return ClusteredTerms(sums.numpy().T, present, self._temperature)
 
     def _grow(self, clusters: int) -> None:
         held = self._sums.shape[1]

@@ -6,18 +6,18 @@ b = mean rd²/mean d² is the constant of least variance.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import zip_longest
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from offpolicy.estimators import bounded_exp
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms, ClusterSums
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.statistics import RowStatistics
 from offpolicy.evaluation.value import Terms
-from offpolicy.evaluation.views import Width, width_of
+from offpolicy.evaluation.views import View, Width, width_of
 from offpolicy.results import Comparison
 
 CLEAR = 2.0
@@ -72,24 +72,29 @@ def _ends(difference: float, half: float) -> tuple[float, float]:
 
 def difference_width(first: AutoEstimate, second: AutoEstimate) -> Width:
     """How wide the interval of first − second is, by the views of the difference itself."""
-    # A policy without a reward model is looked at without one, whatever the other has.
-    shrunk = _paired(first.shrunk, second.shrunk)
-    bare: list[ClusteredDifference | ClusteredTerms] = [*_paired(first.bare, second.bare)]
+    if second not in first.compared:
+        first.compared[second] = _difference_width(first, second)
+    return first.compared[second]
+
+
+def _difference_width(first: AutoEstimate, second: AutoEstimate) -> Width:
     rows = first.rows or second.rows
-    misweighted = 0.0
-    if rows is not None:
-        bare.append(_weighted_difference(rows, first.rows, second.rows))
-        shares = [one.rows.mean_ratio if one.rows is not None else 1.0 for one in (first, second)]
-        misweighted = abs(shares[0] - shares[1]) * rows.reward_deviation
+    assert rows is not None
+    # A policy without a reward model is looked at without one, whatever the other has.
+    kinds = max(len(first.shrunk), len(second.shrunk))
+    sums = [(one.rows or rows).clustered_each(one.asked(kinds)) for one in (first, second)]
+    views = list(map(_paired, *sums))
+    bare = [*views[kinds:], View.of(_weighted_difference(rows, first.rows, second.rows))]
+    shares = [one.rows.mean_ratio if one.rows is not None else 1.0 for one in (first, second)]
+    misweighted = abs(shares[0] - shares[1]) * rows.reward_deviation
     by_period = None
     if first.by_period is not None and second.by_period is not None:
         by_period = ClusteredDifference(first.by_period, second.by_period)
-    return width_of(shrunk, bare, _effects(first.effects, second.effects), misweighted, by_period)
+    return width_of(views[:kinds], bare, _effects(first.effects, second.effects), misweighted, by_period)
 
 
-def _paired(first: Sequence[ClusteredTerms], second: Sequence[ClusteredTerms]) -> list[ClusteredDifference]:
-    pairs = zip_longest(first, second)
-    return [ClusteredDifference(one or first[-1], other or second[-1]) for one, other in pairs]
+def _paired(first: ClusteredTerms, second: ClusteredTerms) -> View:
+    return View.of(ClusteredDifference(first, second))
 
 
 def _effects(first: Tensor | None, second: Tensor | None) -> Tensor | None:
@@ -108,8 +113,13 @@ def _weighted_difference(
     return ClusteredTerms.joined(list(rows.map(_difference_sums, first, second, constant)))
 
 
-def _distance(rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None) -> Tensor:
-    one, other = (torch.ones_like(rows.ratio) if each is None else each.ratio.double() for each in (first, second))
+def _distance(
+    rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None, part: slice = slice(None)
+) -> Tensor:
+    one, other = (
+        torch.ones_like(rows.log_ratio[part]) if each is None else bounded_exp(each.log_ratio[part]).double()
+        for each in (first, second)
+    )
     return one - other
 
 
@@ -124,11 +134,13 @@ def _rewarded_squares(rows: PolicyRows, first: PolicyRows | None, second: Policy
 def _difference_sums(
     rows: PolicyRows, first: PolicyRows | None, second: PolicyRows | None, constant: float
 ) -> ClusteredTerms:
-    weight, reward = _distance(rows, first, second), rows.reward.double()
-    # |d| is the weight and the sign belongs to the outcome, so that clusters with weight are counted as such.
-    terms = Terms.without_reward_model(weight.abs(), torch.ones_like(weight), weight.sign() * (reward - constant))
-    sums = ClusterSums()
-    sums.add(terms, rows.unit.long(), rows.row_weight)
+    unit = rows.unit
+    sums = ClusterSums(int(unit.max()) + 1)
+    for part in rows.parts():
+        weight, reward = _distance(rows, first, second, part), rows.reward[part].double()
+        # |d| is the weight and the sign belongs to the outcome, so that clusters with weight are counted as such.
+        terms = Terms.without_reward_model(weight.abs(), torch.ones_like(weight), weight.sign() * (reward - constant))
+        sums.add(terms, unit[part].long(), None if rows.row_weight is None else rows.row_weight[part])
     return sums.finish(rows.first_unit)
 
 

@@ -274,7 +274,12 @@ class Evaluator:
     @cached_property
     def on_policy(self) -> AutoEstimate:
         """The logging policy's own value."""
-        return logging_estimate(next(iter(self.rows.values())), self.options.level)
+        return logging_estimate(self._any_rows, self.options.level)
+
+    @property
+    def _any_rows(self) -> RowStatistics:
+        """The rows of some policy, where all would say the same."""
+        return next(iter(self.rows.values()))
 
     @cached_property
     def estimates(self) -> dict[str, AutoEstimate]:
@@ -335,7 +340,7 @@ class Evaluator:
             logging=Logging(
                 model=beta.description if isinstance(beta, LoggingPolicy) else type(beta).__name__,
                 value=scale.value(self.on_policy.value),
-                interval=scale.interval(INTERVALS["normal"](self.on_policy.statistic, level)),
+                interval=scale.interval(INTERVALS["normal"](self._any_rows.on_policy(), level)),
                 quality=beta.quality if isinstance(beta, LoggingPolicy) else None,
                 note=beta.note if isinstance(beta, LoggingPolicy) else "",
             ),

@@ -8,6 +8,7 @@ from torch import Tensor
 from offpolicy.estimators import Estimator
 from offpolicy.evaluation.rows import PolicyRows
 from offpolicy.evaluation.statistics import Array, Asked, RowStatistics
+from offpolicy.evaluation.views import View
 
 SHRUNK = ("sn_shrinkage", "sn_shrinkage_dr")
 """Self-normalised shrunk weights, without and with a reward model."""
@@ -69,7 +70,7 @@ def least_error_lambda(rows: RowStatistics) -> float:
     grid = [*lambda_grid(float(middle), largest), float("inf")]
     errors = np.zeros((len(views), len(grid)))
     for errors_of, name in zip(errors, views, strict=True):
-        found = rows.clustered_all([Asked(name, {"lam": lam}) for lam in grid])
+        found = list(map(View.of, rows.clustered_each([Asked(name, {"lam": lam}) for lam in grid])))
         errors_of[:] = [(one.value - found[-1].value) ** 2 + one.jackknife_error**2 for one in found]
     return grid[int(errors.max(0).argmin())]
 

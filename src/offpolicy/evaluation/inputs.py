@@ -186,18 +186,23 @@ class _Pass:
         return self._groups[torch.from_numpy(self._log.candidates.take(batch.contexts).padded()).clamp(min=0)]
 
     def finish(self, log_logging: Tensor, imputed: Tensor | None) -> dict[str, Tensor]:
-        inputs = dict(self._rows)
-        if "log_target" not in inputs:
-            inputs["log_target"] = logged_log_prob(self._target, self._log)
-        inputs["log_ratio"] = _difference(inputs["log_target"], log_logging)
+        """What was found, which is let go of here, so that log π of one policy at a time is held."""
+        inputs, self._rows = self._rows, {}
+        log_target = inputs.pop("log_target", None)
+        if log_target is None:
+            log_target = logged_log_prob(self._target, self._log)
+        inputs["log_ratio"] = _difference(log_target, log_logging)
+        if "log_target" in self._wanted:
+            inputs["log_target"] = log_target
         if "recorded_log_ratio" in self._wanted and self._log.logging_prob is not None:
-            inputs["recorded_log_ratio"] = inputs["log_target"] - tensor(self._log.logging_prob).log()
+            inputs["recorded_log_ratio"] = log_target - tensor(self._log.logging_prob).log()
         if BASELINE in self._baselines:
             assert imputed is not None
             inputs["imputed"] = imputed
         if self._log.request is None:  # a request that shows one action is a slate of one position
             inputs |= dict.fromkeys(SLATE_RATIOS, inputs["log_ratio"])
-            inputs["slate_surplus"] = bounded_exp(inputs["log_ratio"]) - 1
+            if "slate_surplus" in self._wanted:
+                inputs["slate_surplus"] = bounded_exp(inputs["log_ratio"]) - 1
         return inputs
 
 
@@ -239,7 +244,7 @@ def group_ratio(log_target: Tensor, log_logging: Tensor, cell: tuple[Tensor, Ten
 
 def _difference(log_target: Tensor, log_logging: Tensor) -> Tensor:
     """log π − log β̂, with π = 0 giving −inf even where β̂ = 0 too."""
-    return torch.where(log_target == -torch.inf, log_target, log_target - log_logging)
+    return (log_target - log_logging).masked_fill_(log_target == -torch.inf, -torch.inf)
 
 
 def log_count_prob(log: LoggedData) -> Tensor:

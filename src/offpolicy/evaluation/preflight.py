@@ -4,7 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.stats import norm
+from torch import Tensor
 
+from offpolicy.estimators import bounded_exp
 from offpolicy.evaluation.auto import AutoEstimate
 from offpolicy.evaluation.clusters import ROWS, WEIGHT, ClusteredTerms
 from offpolicy.evaluation.inputs import UNSUPPORTED, least_support
@@ -13,7 +15,7 @@ from offpolicy.evaluation.statistics import Asked, RowStatistics, Statistic
 from offpolicy.evaluation.tails import pareto_shape, tail_size
 from offpolicy.evaluation.value import Array
 from offpolicy.evaluation.views import Width
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, row_pieces
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import tensor
 from offpolicy.propensity import Repeats
@@ -420,12 +422,21 @@ def _feature_sums(rows: PolicyRows, design: DesignMatrix) -> Array:
     The last column is that of a feature which is always 1.
     """
     log = rows.log
-    features = design.encode(log.contexts).double()
-    features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], 1)
-    ratio = rows.ratio.double() if rows.row_weight is None else rows.ratio.double() * rows.row_weight
-    weight = torch.zeros(log.n_contexts, dtype=torch.float64).index_add_(0, tensor(log.context_index).long(), ratio)
+    weight = torch.zeros(log.n_contexts, dtype=torch.float64)
+    for part in rows.parts():
+        ratio = bounded_exp(rows.log_ratio[part]).double()
+        ratio = ratio if rows.row_weight is None else ratio * rows.row_weight[part]
+        weight.index_add_(0, tensor(log.context_index)[part].long(), ratio)
     plain = tensor(log.context_weight)
-    return torch.stack([features.sum(0), plain @ features, weight @ features, plain @ features.square()]).numpy()
+
+    def sums_of(some: slice) -> Tensor:
+        features = design.encode(log.contexts.take(some)).double()
+        features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], 1)
+        return torch.stack(
+            [features.sum(0), plain[some] @ features, weight[some] @ features, plain[some] @ features.square()]
+        )
+
+    return torch.stack([sums_of(some) for some in row_pieces(log.n_contexts)]).sum(0).numpy()
 
 
 def detectable_effect(width: Width, level: float = 0.95, power: float = 0.8) -> float:

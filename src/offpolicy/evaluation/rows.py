@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -180,7 +179,7 @@ class PolicyRows(RowStatistics):
         """r in [0, 1]."""
         return self.inputs["reward"]
 
-    @cached_property
+    @property
     def ratio(self) -> Tensor:
         """π/β̂ of each row."""
         return bounded_exp(self.log_ratio)
@@ -213,7 +212,7 @@ class PolicyRows(RowStatistics):
     def sums_of(self, asked: Asked, constant: float = 0.0, unit: Tensor | None = None) -> ClusteredTerms:
         """The sums per unit of one estimator, or of the mean reward, over these rows."""
         unit = self.unit if unit is None else unit
-        row, sums = ESTIMATORS[asked.name] if asked.name else None, ClusterSums()
+        row, sums = ESTIMATORS[asked.name] if asked.name else None, ClusterSums(int(unit.max()) + 1)
         for part in [slice(None)] if row is not None and row.whole_log else self.parts():
             if row is None:
                 reward = self.reward[part]

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -133,6 +134,16 @@ class RowStatistics(ABC):
     def clustered(self, row: Estimator, **hyper: Any) -> ClusteredTerms:
         """The estimator's sums per cluster: value, error and what intervals need."""
         return self.clustered_all([Asked(row.name, hyper)])[0]
+
+    def clustered_each(self, asked: Sequence[Asked]) -> Iterator[ClusteredTerms]:
+        """The same of several, one after the other: of rows in memory, only one is held at a time."""
+        if self.in_shards:
+            yield from self.clustered_all(asked)
+            return
+        for one, alike in groupby(asked):
+            found = self.clustered_all([one])
+            yield from found * len(list(alike))
+            del found  # before the next is computed
 
     def on_policy(self) -> ClusteredTerms:
         """The logging policy's own value: the mean reward."""

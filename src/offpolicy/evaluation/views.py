@@ -19,12 +19,14 @@ others; they are rules of thumb, not theorems.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from scipy.stats import norm
 from torch import Tensor
 
 from offpolicy.evaluation.clusters import ClusterStatistic
+from offpolicy.evaluation.value import Array
 
 MISWEIGHTED = 1 / 3
 """How many standard deviations of the rewards the misweighted choices may differ by."""
@@ -33,6 +35,23 @@ CLEARLY_MORE = 1.5
 deviation is about a sixth."""
 MOST_BARE = 2.0
 """How many times the error of the shrunk views the error of the bare ones may count."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One look at a number: what is left of it when its sums per cluster have gone."""
+
+    value: float
+    jackknife_error: float
+    """Infinite where `refusal` says why."""
+    refusal: str
+    totals: Array
+    """The sums over all clusters."""
+
+    @classmethod
+    def of(cls, statistic: ClusterStatistic) -> Self:
+        """What is kept of a statistic."""
+        return cls(statistic.value, statistic.jackknife_error, statistic.refusal, statistic.totals)
 
 
 @dataclass(frozen=True)
@@ -86,8 +105,8 @@ def quantile(level: float) -> float:
 
 
 def width_of(
-    shrunk: Sequence[ClusterStatistic],
-    bare: Sequence[ClusterStatistic],
+    shrunk: Sequence[View],
+    bare: Sequence[View],
     effects: Tensor | None,
     misweighted: float,
     by_period: ClusterStatistic | None = None,

@@ -44,6 +44,11 @@ class Expression:
         """The columns it needs, once each."""
         return tuple(dict.fromkeys(what for kind, what in self.steps if kind == "column"))
 
+    @property
+    def is_column(self) -> bool:
+        """Whether it is a column under its own name, which need not be a number."""
+        return self.steps == (("column", self.name),)
+
     def values(self, columns: Mapping[str, Floats]) -> Floats:
         """Its value in every row; what cannot be computed, such as 1/0, is not finite."""
         stack: list[Floats] = []
@@ -68,6 +73,8 @@ def expression(text: str, known: Iterable[str] = ()) -> Expression:
     name, equals, formula = text.partition("=")
     if not equals:
         name = formula = text
+    if not name.strip():
+        raise ParameterError(f"The expression {text!r} has no name before its =. Give it one, or leave the = out.")
     steps = _Parser(formula, text).steps()
     found = Expression(name.strip(), tuple(steps))
     if not found.columns:

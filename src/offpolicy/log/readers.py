@@ -187,9 +187,9 @@ def _by_request(table: Table, schema: LogSchema) -> tuple[Table, LogSchema]:
 def _check_formulas(formulas: Sequence[Expression], known: Sequence[str], others: Sequence[str]) -> None:
     """Refuse a formula called like a column it is not, and a reward that is made of what the context holds."""
     for one in formulas:
-        if len(one.steps) > 1 and one.name in known:
+        if not one.is_column and one.name in known:
             raise ParameterError(f"The log has a column {one.name!r}: give the expression another name.")
-    reused = next((name for name in formulas[0].columns if len(formulas[0].steps) > 1 and name in others), None)
+    reused = next((name for name in formulas[0].columns if not formulas[0].is_column and name in others), None)
     if reused is not None:
         raise ParameterError(f"The column {reused!r} is part of the reward, so it cannot have another role.")
 
@@ -197,7 +197,7 @@ def _check_formulas(formulas: Sequence[Expression], known: Sequence[str], others
 def _computed(formula: Expression, table: Table) -> pl.Series:
     """A column as it was read, or an expression of columns as numbers."""
     origin = table.origin
-    if len(formula.steps) == 1:
+    if formula.is_column:
         series = table.series[formula.name]
         return typed_text(formula.name, series, None, origin) if origin.is_text else series
     parts = {
@@ -212,7 +212,7 @@ def _with_reward(
 ) -> tuple[LogSchema, tuple[str, ...]]:
     """Put the reward that a formula and winsorising give among the columns; the range it has then, and a note."""
     reward, origin = formula.name, table.origin
-    if len(formula.steps) > 1:
+    if not formula.is_column:
         table.series[reward] = _computed(formula, table)
     if not winsorise:
         return schema, ()

@@ -249,8 +249,8 @@ def _single(family: Family, log: LoggedData, train: LoggedData, valid: LoggedDat
 def _ensemble(log: LoggedData, by: Unit | None, config: FitConfig) -> LoggingPolicy:
     """The families that carry weight, over contexts with the time among them where the log has one."""
     fitted = fit_ensemble(log, TimeView.of_log(log), by, config)
-    view = fitted.view
-    weight = {one.name: one.weight for one in fitted.members}
+    view, members = fitted.view, fitted.members  # beside which nothing of the fit is kept
+    weight = {one.name: one.weight for one in members}
     train, valid = fitted.parts
     candidates = tuple(
         CandidateFit(name, timed(model, view), outcome, measure(model.policy, valid, train), weight.get(name, 0.0))
@@ -262,10 +262,10 @@ def _ensemble(log: LoggedData, by: Unit | None, config: FitConfig) -> LoggingPol
         timed(fitted.whole, view),
         measure(fitted.judged.policy, valid, train),
         fitted.row_log_prob,
-        chosen=FitOutcome(1.0, converged=all(one.outcome.converged for one in fitted.members)),
-        members=fitted.members,
+        chosen=FitOutcome(1.0, converged=all(one.outcome.converged for one in members)),
+        members=members,
         candidates=candidates,
-        refit=lambda other: refitted(fitted.members, view, other, config),
+        refit=lambda other: refitted(members, view, other, config),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from offpolicy.drawing import UNKNOWN, Strip, chance, decimals, factor, fixed, label, moment, percent, plain
+from offpolicy.drawing import UNKNOWN, Strip, chance, decimals, factor, fixed, label, moment, p_value, percent, plain
 from offpolicy.report.cards import columns, fact, facts, run_card
 from offpolicy.results import (
     BADGE,
@@ -298,18 +298,12 @@ def _segments(evaluation: Evaluation) -> list[dict[str, Any]]:
         rows = [
             _difference(strip, one, label(one.segment, 60), places)
             | {"segment": label(one.segment, 60), "rows": plain(one.rows)}
-            | {"p": "refused" if one.refused else _p_value(one.adjusted_p_value)}
+            | {"p": "refused" if one.refused else p_value(one.adjusted_p_value)}
             for one in shown
         ]
         about = {"column": label(title, 120), "level": percent(evaluation.level), "more": len(of) - len(shown)}
         parts.append(about | {"rows": rows, "scale": strip.scale()})
     return parts
-
-
-def _p_value(p: float | None) -> str:
-    if p is None:
-        return UNKNOWN
-    return "< 0.001" if p < 0.001 else fixed(p, 3)
 
 
 def _head_to_head(evaluation: Evaluation) -> list[dict[str, str]]:
@@ -321,7 +315,7 @@ def _head_to_head(evaluation: Evaluation) -> list[dict[str, str]]:
             "difference": fixed(c.difference, places, sign=True),
             "ends": _ends(c.low, c.high, places),
             "chance": chance(c.probability_of_improvement),
-            "p": _p_value(c.adjusted_p_value),
+            "p": p_value(c.adjusted_p_value),
         }
         for c in evaluation.comparisons[:100]
     ]

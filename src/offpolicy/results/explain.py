@@ -148,15 +148,21 @@ def _sure(one: PolicyResult, evaluation: Evaluation) -> tuple[str, ...]:
 
 
 def _segments(name: str, evaluation: Evaluation) -> tuple[str, ...]:
-    """Segments in which the policy is clearly better or worse, all segments counted."""
-    own = [one for one in evaluation.segments if one.policy == name and not one.refused]
+    """Segments in which the policy is clearly better or worse by the first reward, all segments counted."""
+    first = ("", evaluation.reward)
+    own = [one for one in evaluation.segments if one.policy == name and one.reward in first and not one.refused]
     worse = [one for one in own if one.difference_high < 0]
     better = [one for one in own if one.difference_low > 0]
     return _said(_named("Clearly worse", worse), _named("Clearly better", better))
 
 
 def _named(how: str, segments: Iterable[Segment]) -> str:
-    names = [f"{label(one.column, 40)} {label(one.segment, 40)}" for one in segments]
+    names, column = [], None
+    for one in segments:  # a column is named once
+        names.append(
+            label(one.segment, 40) if one.column == column else f"{label(one.column, 40)} {label(one.segment, 40)}"
+        )
+        column = one.column
     more = f" and {len(names) - MOST_SEGMENTS} more" if len(names) > MOST_SEGMENTS else ""
     return f"{how} where {', '.join(names[:MOST_SEGMENTS])}{more}." if names else ""
 

@@ -6,13 +6,13 @@
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from offpolicy.drawing import label, plain
+from offpolicy.drawing import chance, label, p_value, percent, plain
 from offpolicy.errors import MissingExtraError, ParameterError
 from offpolicy.results.schema import LOGGING, Evaluation, PolicyResult
 
@@ -25,6 +25,14 @@ VALUES = (
     *("reward", "by", "segment", "policy", "role", "rows", "value", "low", "high", "logging"),
     *("difference", "difference_low", "difference_high", "relative", "chance_better", "p_value", "finding"),
 )
+
+
+PEOPLE: Mapping[str, Callable[[Any], str]] = {
+    "relative": lambda share: percent(share, sign=True),
+    "chance_better": chance,
+    "p_value": p_value,
+}
+"""How people read the numbers of some columns."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Table:
         shown = [place for place in range(len(self.head)) if any(row[place] not in (None, "") for row in self.rows)]
         lines = ["| " + " | ".join(self.head[place].replace("_", " ") for place in shown) + " |"]
         lines.append("|" + "|".join("---:" if self._is_number(place) else "---" for place in shown) + "|")
-        lines += ["| " + " | ".join(_escaped(text_of(row[place])) for place in shown) + " |" for row in self.rows]
+        lines += ["| " + " | ".join(_escaped(self._text(row, place)) for place in shown) + " |" for row in self.rows]
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:
@@ -75,11 +83,15 @@ class Table:
         head = Markup("").join(Markup("<th>{}</th>").format(self.head[place].replace("_", " ")) for place in shown)
         rows = Markup("").join(
             Markup("<tr>{}</tr>").format(
-                Markup("").join(Markup("<td>{}</td>").format(text_of(row[place])) for place in shown)
+                Markup("").join(Markup("<td>{}</td>").format(self._text(row, place)) for place in shown)
             )
             for row in self.rows
         )
         return str(Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, rows))
+
+    def _text(self, row: tuple[Any, ...], place: int) -> str:
+        """A cell as people read it: shares, chances and p-values as such."""
+        return "" if row[place] is None else PEOPLE.get(self.head[place], text_of)(row[place])
 
     def _is_number(self, place: int) -> bool:
         return any(isinstance(row[place], int | float) for row in self.rows)

@@ -54,7 +54,9 @@ def run_evaluate(
     log, _, dropped = without_duplicates(spec, spec.read())
     log, joined = with_tables(log, sources, spec)
     if held_out_after is not None:
-        log = log.take(later_rows(log, held_out_after))
+        later = later_rows(log, held_out_after)
+        joined = (*joined, f"Evaluated on the {int(later.sum()):,} of {log.n_rows:,} rows from {held_out_after} on.")
+        log = log.take(later)
     rules = {name: Holdout.from_json((one.metadata.model_extra or {}).get("held_out")) for name, one in saved.items()}
     part, _, notes = unseen_part(log, {name: rule for name, rule in rules.items() if rule is not None})
     targets = {name: _target(one, spec) for name, one in sources.items()}

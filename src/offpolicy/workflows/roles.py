@@ -271,7 +271,7 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
     reward = expression(single.pop("reward"), names)
     followed = {name for one in (spec.reward, *spec.outcomes) if one for name in expression(one, names).columns}
     beside = {name for one in spec.beside for name in expression(one, names).columns}
-    if len(reward.steps) == 1:
+    if reward.is_column:
         single["reward"] = reward.name
     context = tuple(name for name in spec.context if name not in spec.exclude)
     needed = dict.fromkeys([*single.values(), *followed, *beside, *spec.requests, *context])
