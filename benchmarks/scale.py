@@ -23,6 +23,7 @@ from offpolicy.log import (
     EmbeddingColumn,
     FeatureTable,
     LoggedData,
+    LogSchema,
     StoreWriter,
     Vocabulary,
     is_store,
@@ -37,7 +38,8 @@ WARM_UP = 128_000
 AT_ONCE = 2_000
 """Contexts of which all actions are drawn at a time."""
 WEIGHTS = np.random.default_rng(0).normal(size=(WIDTH, ACTIONS)).astype(np.float32)
-MEMORY = 10**9
+SCHEMA = LogSchema(context=("x", "segment"), action="action", reward="reward")
+MEMORY = "1GB"
 LIMITS = {"peak_gb": 1.3, "memory_growth": 1.10, "time_growth": 1.15}
 FASTER = {"evaluate": 1.7, "fit": 1.6, "train": 1.6}
 
@@ -55,7 +57,8 @@ def store_of(rows: int, folder: Path) -> Path:
         shard = _shard(number, rows // ROWS_A_CONTEXT // shards, actions, segments)
         writer.add(shard, number)
     assert shard is not None
-    writer.finish(shard, {"command": "benchmark", "sources": [], "notes": [], "shard_count": shards})
+    about = {"command": "benchmark", "sources": [], "notes": [], "keep": [], "shard_count": shards}
+    writer.finish(shard, about | {"schema": SCHEMA.model_dump(mode="json")})
     return target
 
 

@@ -153,7 +153,7 @@ class Nuisances:
     @cached_property
     def _uncertainty_model(self) -> UncertaintyModel:
         assert isinstance(self.logging_policy, LoggingPolicy)
-        return UncertaintyModel.of(self.logging_policy)
+        return UncertaintyModel.of(self.logging_policy, self.engine)
 
     @property
     def _of_all_shards(self) -> bool:

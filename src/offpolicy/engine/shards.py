@@ -20,10 +20,15 @@ Shard = TypeVar("Shard")
 Found = TypeVar("Found", bound=Mergeable)
 
 
-def map_merge(work: Callable[[Shard], Found], shards: Iterable[Shard]) -> Found:
-    """The work of every shard, merged in shard order; in this process, one shard after the other."""
-    results = map(work, shards)
-    total = next(results)
-    for found in results:
+def merged(results: Iterable[Found]) -> Found:
+    """What was found of each shard, taken together in shard order, as it comes."""
+    each = iter(results)
+    total = next(each)
+    for found in each:
         total.merge(found)
     return total
+
+
+def map_merge(work: Callable[[Shard], Found], shards: Iterable[Shard]) -> Found:
+    """The work of every shard, merged in shard order; in this process, one shard after the other."""
+    return merged(map(work, shards))

@@ -260,7 +260,7 @@ class ShardTrainer(Trainer):
             weights = [p.detach().numpy().copy() for p in trained(self.scorer)]
             buffers = [values.numpy().copy() for values in moving(self.scorer)]
             step = Step(epoch, number, weights, buffers, objective.spec, objective.moments, plan[number])
-            found = list(self.crew.map(gradient, self.shared, step, only=list(plan[number]), at_once=True))
+            found = list(self.crew.map(gradient, self.shared, step, only=list(plan[number]), together=STREAMS))
             norm = self._step(found, objective)
             if not math.isfinite(norm):
                 raise DivergedError(
