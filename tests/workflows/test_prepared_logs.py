@@ -54,6 +54,13 @@ def test_a_store_in_the_place_of_a_log(files: list[Path], tmp_path: Path) -> Non
     parts = [open_store(tmp_path / "run" / "parts" / side).n_rows for side in ("train", "held_out")]
     assert sum(parts) == 1_200
     assert run("evaluate", store, "--policy", tmp_path / "run", *QUICK).code == 0
+    tuning = ("tune", store, "--trials", "2", "--epochs", "2", "--json")
+    asked = (("--engine", "local", "--workers", "2"), ("--out", tmp_path / "tuned"))
+    here, there = (run(*tuning, *more) for more in asked)
+    assert (here.code, there.code) == (0, 0), here.err
+    assert [one["state"] for one in there.json["trials"]] == ["complete"] * 3
+    assert there.json == run(*tuning, "--out", tmp_path / "tuned").json  # resumed
+    assert here.json == run(*tuning).json
     assert run("doctor", store).code == 0
     assert run("convert", store, "--out", tmp_path / "log.dsjson").code == 0
     said = refused("evaluate", store, "--policy", "better", "--action", "segment")
