@@ -60,7 +60,8 @@ def run_evaluate(
     targets = {name: _target(one, spec) for name, one in sources.items()}
     model = options.model(spec, named)
     folders = [*([] if folder is None else [folder]), *(run_folder(asked[name]) for name in saved)]
-    nuisances, taken = nuisances_of(part, model, options.seed, folders, memory=spec.memory, engine=options.engine)
+    working: dict[str, Any] = {"memory": spec.memory, "engine": options.engine}
+    nuisances, taken = nuisances_of(part, model, options.seed, folders, folder, **working)
     with Evaluator(
         nuisances,
         {name: targets[name] for name in policies},
@@ -68,6 +69,10 @@ def run_evaluate(
         spec.asked(replace(asked_for, level=options.level, seed=options.seed)),
         options.engine,
     ) as evaluator:
+        if folder is not None:  # β̂ is kept as soon as it is there, so that a killed run does not fit it again
+            mark_folder(folder, "evaluate")
+            _ = nuisances.logging_policy
+            nuisances.save(folder)
         models = evaluator.propensity_models() if options.propensity_models else []
         said = (
             *(*spec.notes, *dropped, *log.treated, *kind_notes(spec, log), *unused_propensities(spec, model)),
@@ -76,7 +81,6 @@ def run_evaluate(
         results = document("evaluate", clock.facts(options, said), spec, evaluator, propensity_models=models)
     files = {}
     if folder is not None:
-        mark_folder(folder, "evaluate")
         nuisances.save(folder)
         files["results"] = str(write_results(results, folder))
     return Finished(results, said, files)

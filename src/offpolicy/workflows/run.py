@@ -187,7 +187,7 @@ def nuisances_of(
     """
     sample_rows = SAMPLE_ROWS if memory is None else max(memory // ROW_BYTES, 1)
     for folder in folders:
-        found = Nuisances.load(folder, log, model, seed, sample_rows)
+        found = Nuisances.load(folder, log, model, seed, sample_rows, engine)
         if found is not None:
             said = f"Propensities of these {log.n_rows:,} rows taken from {folder}: not fitted again."
             return found, (said,)
