@@ -62,8 +62,8 @@ def test_a_store_in_the_place_of_a_log(files: list[Path], tmp_path: Path) -> Non
     assert sum(parts) == 1_200
     assert run("evaluate", store, "--policy", tmp_path / "run", *QUICK).code == 0
     tuning = ("tune", store, "--trials", "2", "--epochs", "2", "--json")
-    asked = (("--engine", "local", "--workers", "2"), ("--out", tmp_path / "tuned"))
-    here, there = (run(*tuning, *more) for more in asked)
+    here = run(*tuning, "--engine", "local", "--workers", "2")
+    there = run(*tuning, "--out", tmp_path / "tuned")
     assert (here.code, there.code) == (0, 0), here.err
     assert [one["state"] for one in there.json["trials"]] == ["complete"] * 3
     assert there.json == run(*tuning, "--out", tmp_path / "tuned").json  # resumed
@@ -143,7 +143,7 @@ def test_dividing_a_store_takes_no_memory_for_its_rows(tmp_path: Path) -> None:
     n = 3_000_000
     draw = np.random.default_rng(0)
     index = np.sort(draw.integers(0, 1_000, n))
-    given = {"context_index": index, "actions": 5}
+    given: dict[str, Any] = {"context_index": index, "actions": 5}
     rewards = draw.random(n)
     log = LoggedData.from_arrays(draw.normal(size=(1_000, 2)), draw.integers(0, 5, n), rewards, **given)
     store = write_store(log, tmp_path / "store", shards=32)

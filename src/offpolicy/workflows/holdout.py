@@ -21,7 +21,7 @@ FEWEST_UNITS = 5
 """Contexts (or clusters) below which none can be held out."""
 SKETCH = 256
 """Rows that a sketch remembers."""
-AT_ONCE = 1 << 20
+AT_ONCE = 1 << 16
 """Hashes of a log that are compared at a time."""
 RECOGNISED = 0.01
 """A log that holds this share of a sketch is a version of the log it was made of."""
