@@ -10,8 +10,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,13 @@ WEIGHTS = np.random.default_rng(0).normal(size=(WIDTH, ACTIONS)).astype(np.float
 SCHEMA = LogSchema(context=("x", "segment"), action="action", reward="reward")
 MEMORY = "1GB"
 LIMITS = {"peak_gb": 1.3, "memory_growth": 1.10, "time_growth": 1.15}
+COMMANDS = {
+    "offpolicy evaluate": ("evaluate", "{store}", "--policy", "uniform", "--memory", MEMORY),
+    "offpolicy learn": (
+        *("learn", "{store}", "--method", "uips", "--epochs", "1"),
+        *("--out", "{out}/run", "--memory", MEMORY),
+    ),
+}
 JOBS = ("evaluate", "fit", "train")
 FASTER = {"evaluate": 1.7, "fit": 1.6, "train": 1.6, "epoch": 1.6}
 
@@ -89,13 +98,18 @@ def work(job: str, store: str, engine: Any) -> dict[str, float]:
     import torch
 
     from offpolicy import evaluate, fit_logging_policy, learn_policy, open_store
+    from offpolicy.cli import main as main_of_commands
     from offpolicy.policies import LinearSoftmaxPolicy, UniformPolicy
 
     torch.set_num_threads(1)
     log, epoch = open_store(store, verify=False), {}
     weights = torch.from_numpy(WEIGHTS.T.copy())
     start = time.perf_counter()
-    if job == "evaluate":
+    if job in COMMANDS:
+        with tempfile.TemporaryDirectory(dir=Path(store).parent) as out, suppress(SystemExit):
+            sys.argv = ["offpolicy", *(one.format(store=store, out=out) for one in COMMANDS[job])]
+            main_of_commands()
+    elif job == "evaluate":
         policies = {
             "uniform": UniformPolicy(log.actions),
             "sharper": LinearSoftmaxPolicy("x", 0.7 * weights, torch.zeros(ACTIONS), table=log.actions),
@@ -210,7 +224,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/scale"), help="where the stores are")
     parser.add_argument("--sizes", type=int, nargs=2, default=SIZES, help="rows of the smaller and the larger store")
     parser.add_argument("--workers-rows", type=int, default=2_000_000, help="rows of the store for two workers")
-    parser.add_argument("--jobs", nargs="*", default=["evaluate", "train"], help="of evaluate, train; none skips")
+    parser.add_argument("--jobs", nargs="*", default=["evaluate", "train", *COMMANDS], help="to measure; none skips")
     parser.add_argument("--two", nargs="*", default=list(JOBS), help="of evaluate, fit, train; none skips")
     parser.add_argument("--engines", nargs="*", default=["local", "ray"])
     parser.add_argument("--repeat", type=int, default=1, help="runs with one and two workers, the best of which count")

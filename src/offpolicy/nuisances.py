@@ -25,7 +25,7 @@ from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
 from offpolicy.memory import give_back
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import Policy, logged_log_prob
+from offpolicy.policies import Policy, logged_log_prob, tensor
 from offpolicy.progress import progress
 from offpolicy.propensity import OVER_SHARDS, FitConfig, LoggingPolicy, fit_logging_policy, packed, unpacked
 from offpolicy.rewards import (
@@ -336,7 +336,7 @@ class ShardNuisances:
 
     def values(self, shard: LoggedData, index: int) -> dict[str, Tensor]:
         """log β̂ and U of every row of a shard, and q̂ of the fitted ones, the others being 0."""
-        inside = torch.from_numpy(shard.of_share(self.share, SAMPLE))
+        inside = tensor(shard.of_share(self.share, SAMPLE))
         given: dict[str, Callable[[], Tensor]] = {"log_logging": lambda: logged_log_prob(self.logging, shard)}
         if (uncertainty := self.uncertainty) is not None:
             given["uncertainty"] = lambda: uncertainty(shard, self.of_all)

@@ -60,7 +60,10 @@ def test_a_store_in_the_place_of_a_log(files: list[Path], tmp_path: Path) -> Non
     assert learned.code == 0, learned.err
     parts = [open_store(tmp_path / "run" / "parts" / side).n_rows for side in ("train", "held_out")]
     assert sum(parts) == 1_200
-    assert run("evaluate", store, "--policy", tmp_path / "run", *QUICK).code == 0
+    unseen = ("evaluate", store, "--policy", tmp_path / "run", *QUICK, "--json")
+    kept = run(*unseen, "--out", tmp_path / "evaluated").json
+    assert open_store(tmp_path / "evaluated" / "parts" / "evaluated").n_rows == kept["evaluation"]["log"]["rows"] < 600
+    assert run(*unseen, "--engine", "local", "--workers", "2").json["evaluation"] == kept["evaluation"]
     tuning = ("tune", store, "--trials", "2", "--epochs", "2", "--json")
     here = run(*tuning, "--engine", "local", "--workers", "2")
     there = run(*tuning, "--out", tmp_path / "tuned")

@@ -7,6 +7,8 @@ the number of shards is fixed and merging follows their order, the answer does n
 from collections.abc import Callable, Iterable
 from typing import Protocol, Self, TypeVar
 
+import numpy as np
+
 
 class Mergeable(Protocol):
     """What a map leaves of a shard: sums, counts, statistics that add up."""
@@ -14,6 +16,16 @@ class Mergeable(Protocol):
     def merge(self, other: Self) -> None:
         """Take in what another has seen."""
         ...
+
+
+GROUPS = 16
+"""Sums of shards are sent in so many groups at most: fixed, so that what is found does not depend on the number of
+workers."""
+
+
+def in_groups(shards: range) -> list[list[int]]:
+    """Shards that follow each other in groups, each of which adds up what it finds before it is sent (`beside`)."""
+    return [part.tolist() for part in np.array_split(np.arange(shards.start, shards.stop), min(GROUPS, len(shards)))]
 
 
 Shard = TypeVar("Shard")

@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from offpolicy.atomic import write_atomic
-from offpolicy.engine import Crew, Engine, beside, engine_of, spilled
+from offpolicy.engine import Crew, Engine, beside, engine_of, in_groups, spilled
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData, digest
 from offpolicy.models import Offered, Scorer, log_normaliser_gradient, offered_of
@@ -34,8 +34,6 @@ from offpolicy.propensity.whole_batch import FLAT, Axes, Likelihood, WholeBatch,
 from offpolicy.results import Quality
 from offpolicy.seeding import generator
 
-GROUPS = 16
-"""Sums of shards are sent in so many groups: fixed, so that what is found does not depend on the number of workers."""
 Floats = npt.NDArray[np.floating]
 
 
@@ -54,7 +52,7 @@ def fit_over_shards(
     sample = WholeBatch(scorer, train)
     ridge = best_ridge(scorer, sample, valid, config) if config.ridge is None else config.ridge
     sample.maximise(scorer, ridge, SEARCH, 2 * config.epochs)
-    groups = [part.tolist() for part in np.array_split(np.arange(last), min(GROUPS, last))]
+    groups = in_groups(range(last))
     rest = [[shard] for shard in range(last, log.n_shards)]
     with engine_of(engine) as working, working.over(log, groups + rest) as crew:
         statistics = Statistics.of(scorer, log, crew, last)

@@ -1,6 +1,6 @@
 """U of every row of a log, from the logging policy that was fitted to it, each row left out of its own U."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.checks import check_choice
-from offpolicy.engine import Engine, engine_of, merged
+from offpolicy.engine import Engine, beside, engine_of, in_groups, merged
 from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import (
@@ -253,8 +253,15 @@ class UncertaintyModel:
 def _all_matrices(data: LoggedData, states: States, engine: Engine | str | None) -> PerActionMatrices:
     if data.n_shards == 1:
         return _matrices(data, 0, states)
-    with engine_of(engine) as working, working.over(data) as crew:
-        matrices: PerActionMatrices = merged(crew.map(_matrices, states))
+    groups = {group[0]: group for group in in_groups(range(data.n_shards))}
+    with engine_of(engine) as working, working.over(data, list(groups.values())) as crew:
+        matrices: PerActionMatrices = merged(crew.map(_of_group, states, groups, only=list(groups)))
+    return matrices
+
+
+def _of_group(shard: LoggedData, index: int, states: States, groups: Mapping[int, Sequence[int]]) -> PerActionMatrices:
+    matrices: PerActionMatrices = merged(beside(number, _matrices, states) for number in groups[index])
+    matrices.sort_pending()  # which is what is sent
     return matrices
 
 
@@ -263,7 +270,6 @@ def _matrices(shard: LoggedData, index: int, states: States) -> PerActionMatrice
     table = states(shard)
     matrices = PerActionMatrices(table.shape[1], shard.n_actions)
     matrices.add(table, *_rows(shard), row_weights(shard))
-    matrices.sort_pending()  # which is what is sent
     return matrices
 
 

@@ -64,8 +64,7 @@ def run_learn(
     mark_folder(folder, "learn")
     rule = Holdout.of(log, held_out, options.seed, held_out_after)
     train, held, _ = rule.divide(log)
-    if rule.share > 0:
-        train, held = in_stores(log, (train, held), folder / PARTS)
+    train, held = in_stores(log, {"train": train, "held_out": held}, folder / PARTS)
     check_rewards(train)
     model = options.model(spec, named)
     working: dict[str, Any] = {"memory": spec.memory, "engine": options.engine}

@@ -25,7 +25,7 @@ from offpolicy.workflows.roles import LogSpec
 MARKER = "run.json"
 """Says which command writes into a folder."""
 PARTS = "parts"
-"""Folder of a run with the two parts of a prepared log."""
+"""Folder of a run with the parts of a prepared log."""
 ROW_BYTES = 2_000
 """Memory that fitting nuisances takes for each row of a sample."""
 REFUSED = "run an experiment"
@@ -159,15 +159,13 @@ def parts_folder(folder: Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def in_stores(log: LoggedData, parts: Sequence[LoggedData], folder: Path) -> tuple[LoggedData, LoggedData]:
-    """The parts of a prepared log to learn from and to judge on as stores, which workers open by their paths.
-
-    Those of a log in memory stay there.
+def in_stores(log: LoggedData, parts: Mapping[str, LoggedData], folder: Path) -> list[LoggedData]:
+    """Parts of a prepared log as stores of their own, by name: workers open them by their paths, and what is kept
+    beside their rows is kept on the disk. The whole of it is a store already; parts of a log in memory stay there.
     """
-    train, held = parts
     if log.store is None:
-        return train, held
-    return in_store(train, folder / "train"), in_store(held, folder / "held_out")
+        return list(parts.values())
+    return [part if part.store is not None else in_store(part, folder / name) for name, part in parts.items()]
 
 
 def nuisances_of(

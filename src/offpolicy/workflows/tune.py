@@ -34,7 +34,8 @@ def run_tune(
     given: Any = model
     shares = (1 - config.held_out, config.held_out)
     with parts_folder(folder) as parts:
-        train, held = in_stores(log, log.split(shares, by=held_out_unit(log), seed=config.seed), parts)
+        train, held = log.split(shares, by=held_out_unit(log), seed=config.seed)
+        train, held = in_stores(log, {"train": train, "held_out": held}, parts)
         if folder is not None and config.schedule == "pretrained":
             folder.mkdir(parents=True, exist_ok=True)
             working: dict[str, Any] = {"memory": spec.memory, "engine": options.engine}
