@@ -2,15 +2,19 @@
 
 Stores of N rows x 2,000 actions x N/20 contexts are generated shard by shard, of as many rows each (kept in --folder
 and used again). Each measurement is a process of its own, one thread a worker; its peak is that of anonymous memory of
-all of its processes, which unlike mapped files the system cannot drop.
+all of its processes, which unlike mapped files the system cannot drop. Beside the seconds stand CPU seconds, of the
+driver and its busiest worker one after the other: how long it takes at most where nothing else runs (`..._cpu`).
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,7 @@ from offpolicy.log import (
     EmbeddingColumn,
     FeatureTable,
     LoggedData,
+    LogSchema,
     StoreWriter,
     Vocabulary,
     is_store,
@@ -37,9 +42,18 @@ WARM_UP = 128_000
 AT_ONCE = 2_000
 """Contexts of which all actions are drawn at a time."""
 WEIGHTS = np.random.default_rng(0).normal(size=(WIDTH, ACTIONS)).astype(np.float32)
-MEMORY = 10**9
+SCHEMA = LogSchema(context=("x", "segment"), action="action", reward="reward")
+MEMORY = "1GB"
 LIMITS = {"peak_gb": 1.3, "memory_growth": 1.10, "time_growth": 1.15}
-FASTER = {"evaluate": 1.7, "fit": 1.6, "train": 1.6}
+COMMANDS = {
+    "offpolicy evaluate": ("evaluate", "{store}", "--policy", "uniform", "--memory", MEMORY),
+    "offpolicy learn": (
+        *("learn", "{store}", "--method", "uips", "--epochs", "1"),
+        *("--out", "{out}/run", "--memory", MEMORY),
+    ),
+}
+JOBS = ("evaluate", "fit", "train")
+FASTER = {"evaluate": 1.7, "fit": 1.6, "train": 1.6, "epoch": 1.6}
 
 
 def store_of(rows: int, folder: Path) -> Path:
@@ -55,7 +69,8 @@ def store_of(rows: int, folder: Path) -> Path:
         shard = _shard(number, rows // ROWS_A_CONTEXT // shards, actions, segments)
         writer.add(shard, number)
     assert shard is not None
-    writer.finish(shard, {"command": "benchmark", "sources": [], "notes": [], "shard_count": shards})
+    about = {"command": "benchmark", "sources": [], "notes": [], "keep": [], "shard_count": shards}
+    writer.finish(shard, about | {"schema": SCHEMA.model_dump(mode="json")})
     return target
 
 
@@ -78,18 +93,23 @@ def _shard(number: int, contexts: int, actions: ActionTable, segments: Vocabular
     return log.sharded(1).shard(0)
 
 
-def work(job: str, store: str, engine: Any) -> float:
-    """Seconds of a job over a store."""
+def work(job: str, store: str, engine: Any) -> dict[str, float]:
+    """Do a job over a store: its seconds, and of learning also those of its epoch."""
     import torch
 
     from offpolicy import evaluate, fit_logging_policy, learn_policy, open_store
+    from offpolicy.cli import main as main_of_commands
     from offpolicy.policies import LinearSoftmaxPolicy, UniformPolicy
 
     torch.set_num_threads(1)
-    log = open_store(store, verify=False)
+    log, epoch = open_store(store, verify=False), {}
     weights = torch.from_numpy(WEIGHTS.T.copy())
     start = time.perf_counter()
-    if job == "evaluate":
+    if job in COMMANDS:
+        with tempfile.TemporaryDirectory(dir=Path(store).parent) as out, suppress(SystemExit):
+            sys.argv = ["offpolicy", *(one.format(store=store, out=out) for one in COMMANDS[job])]
+            main_of_commands()
+    elif job == "evaluate":
         policies = {
             "uniform": UniformPolicy(log.actions),
             "sharper": LinearSoftmaxPolicy("x", 0.7 * weights, torch.zeros(ACTIONS), table=log.actions),
@@ -99,22 +119,28 @@ def work(job: str, store: str, engine: Any) -> float:
     elif job == "fit":
         fit_logging_policy(log, "linear", engine=engine)
     else:
-        learn_policy(log, "uips", epochs=1, engine=engine)
-    return time.perf_counter() - start
+        epoch = {"epoch": learn_policy(log, "uips", epochs=1, engine=engine).history[0]["seconds"]}
+    return {"seconds": time.perf_counter() - start, **epoch}
 
 
 def child(job: str, store: str, name: str, workers: int) -> None:
-    """Do a job and print its seconds and its peak of anonymous memory."""
+    """Do a job and print its seconds, its longest chain of CPU seconds and its peak of anonymous memory."""
     from offpolicy.engine import make_engine
 
-    with Peak() as peak:
-        if name == "none":
-            seconds = work(job, store, None)
-        else:
-            with make_engine(name, workers) as engine:
-                work("fit", str(store_of(WARM_UP, Path(store).parent)), engine)  # workers start and import
-                seconds = work(job, store, engine)
-    print(json.dumps({"seconds": seconds, "peak": peak.bytes}))
+    with Peak() as peak, make_engine(None if name == "none" else name, workers) as engine:
+        if name != "none":
+            work(job, str(store_of(WARM_UP, Path(store).parent)), engine)  # workers start and import
+        before, driver = {pid: _cpu(pid) for pid in engine.pids}, time.process_time()
+        found = work(job, store, engine)
+        busiest = max((_cpu(pid) - cpu for pid, cpu in before.items()), default=0.0)
+        found["cpu"] = time.process_time() - driver + busiest
+    print(json.dumps({**found, "peak": peak.bytes}))
+
+
+def _cpu(process: int) -> float:
+    """CPU seconds of a process so far."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Peak:
@@ -179,15 +205,17 @@ def growth(jobs: list[str], folder: Path, sizes: tuple[int, int], as_json: bool)
             Figure(f"scale.{name}", value, LIMITS[name], facts=facts, note=job).show(as_json)
 
 
-def two_workers(jobs: list[str], folder: Path, rows: int, engines: list[str], as_json: bool) -> None:
-    """How much faster two workers are than one."""
-    store = store_of(rows, folder)
-    for engine in engines:
-        for job in jobs:
-            one, two = (measured(job, store, engine, workers)["seconds"] for workers in (1, 2))
-            facts = {"engine": engine, "rows": rows, "seconds": [round(one, 1), round(two, 1)]}
-            name = f"scale.two_workers_{job}"
-            Figure(name, one / two, FASTER[job], "at least", facts, engine).show(as_json)
+def two_workers(given: Any) -> None:
+    """How much faster two workers are than one, the best of several runs in turn."""
+    store = store_of(given.workers_rows, given.folder)
+    for engine, job in product(given.engines, given.two):
+        runs = [[measured(job, store, engine, workers) for workers in (1, 2)] for _ in range(given.repeat)]
+        for kind, name in {"seconds": job, "epoch": "epoch", "cpu": f"{job}_cpu"}.items():
+            if kind in runs[0][0]:
+                one, two = (min(run[place][kind] for run in runs) for place in (0, 1))
+                facts = {"engine": engine, "rows": given.workers_rows, "seconds": [round(one, 1), round(two, 1)]}
+                figure = f"scale.two_workers_{name}"
+                Figure(figure, one / two, FASTER.get(name), "at least", facts, engine).show(given.json)
 
 
 def main() -> None:
@@ -196,15 +224,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/scale"), help="where the stores are")
     parser.add_argument("--sizes", type=int, nargs=2, default=SIZES, help="rows of the smaller and the larger store")
     parser.add_argument("--workers-rows", type=int, default=2_000_000, help="rows of the store for two workers")
-    parser.add_argument("--jobs", nargs="*", default=["evaluate", "train"], help="of evaluate, train; none skips")
-    parser.add_argument("--two", nargs="*", default=list(FASTER), help="of evaluate, fit, train; none skips")
+    parser.add_argument("--jobs", nargs="*", default=["evaluate", "train", *COMMANDS], help="to measure; none skips")
+    parser.add_argument("--two", nargs="*", default=list(JOBS), help="of evaluate, fit, train; none skips")
     parser.add_argument("--engines", nargs="*", default=["local", "ray"])
+    parser.add_argument("--repeat", type=int, default=1, help="runs with one and two workers, the best of which count")
     parser.add_argument("--child", nargs=4, metavar=("JOB", "STORE", "ENGINE", "WORKERS"))
     given = parser.parse_args()
     if given.child:
         child(given.child[0], given.child[1], given.child[2], int(given.child[3]))
         return
-    two_workers(given.two, given.folder, given.workers_rows, given.engines, given.json)
+    two_workers(given)
     growth(given.jobs, given.folder, tuple(given.sizes), given.json)
 
 

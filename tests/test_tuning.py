@@ -14,10 +14,13 @@ import torch
 
 from offpolicy.checks import PAPER_GRID
 from offpolicy.datasets.synthetic import LinearSoftmaxWorld
+from offpolicy.engine import make_engine
 from offpolicy.errors import MissingExtraError, OffPolicyError, ParameterError
 from offpolicy.estimators.uncertainty_aware import uips
 from offpolicy.learning import METHODS, LearnerConfig, learn_policy
+from offpolicy.log import write_store
 from offpolicy.policies import UniformPolicy, logged_log_prob, tensor
+from offpolicy.propensity import fit_logging_policy
 from offpolicy.tuning import Dimension, HeldOutValue, Report, Tuned, search, search_space, tune
 from offpolicy.tuning.spaces import setting
 from offpolicy.tuning.study import STARTUP
@@ -252,6 +255,24 @@ def test_tuning_by_another_log_by_a_function_and_with_given_nuisances(world: Lin
     learned = learn_policy(log, "uips_dr", config=QUICK, **given, **settings)
     assert truth(learned) == pytest.approx(known.value, abs=1e-6)
     assert tune(log, "uips", trials=1, config=QUICK, logging_policy=world.logging_policy, uncertainty=u).value > 0
+
+
+def test_tuning_over_shards_is_the_same_for_any_workers_and_learns_from_all_of_them(tmp_path: Path) -> None:
+    log = LinearSoftmaxWorld.draw(6, n_actions=4, dimensions=3).log(7, 400, 2).sharded(6)
+    train, valid = log.split((0.7, 0.3), by=None, seed=QUICK.seed)
+    asked: dict[str, Any] = {"trials": 2, "config": QUICK, "logging_policy": "linear"}
+    alone = tune(log, "uips", **asked)
+    with make_engine("local", 2) as engine:
+        assert same(tune(log, "uips", engine=engine, **asked), alone)
+        stored = write_store(train, tmp_path / "train")
+        assert same(tune(stored, "uips", validation=valid, engine=engine, **asked), alone)
+    trial = alone.trials[1]  # again by hand: learned over the shards of one part, judged on the other
+    held, beta = valid.undivided, fit_logging_policy(train.undivided, "linear")
+    score = HeldOutValue(held, logged_log_prob(fit_logging_policy(held, "linear"), held))
+    settings: dict[str, Any] = dict(trial.settings)
+    assert train.n_shards == 6
+    learned = learn_policy(train, "uips", config=QUICK, logging_policy=beta, validation=score, **settings)
+    assert score(learned) == trial.value
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are listed by Linux only")

@@ -25,7 +25,7 @@ from offpolicy.json_writer import json_text
 from offpolicy.log import LoggedData
 from offpolicy.memory import give_back
 from offpolicy.models import DesignMatrix
-from offpolicy.policies import Policy, logged_log_prob
+from offpolicy.policies import Policy, logged_log_prob, tensor
 from offpolicy.progress import progress
 from offpolicy.propensity import OVER_SHARDS, FitConfig, LoggingPolicy, fit_logging_policy, packed, unpacked
 from offpolicy.rewards import (
@@ -153,7 +153,7 @@ class Nuisances:
     @cached_property
     def _uncertainty_model(self) -> UncertaintyModel:
         assert isinstance(self.logging_policy, LoggingPolicy)
-        return UncertaintyModel.of(self.logging_policy)
+        return UncertaintyModel.of(self.logging_policy, self.engine)
 
     @property
     def _of_all_shards(self) -> bool:
@@ -217,20 +217,21 @@ class Nuisances:
         """Save what has been fitted in a run's folder, atomically; None where the model cannot be saved."""
         if not isinstance(self._logging, LoggingPolicy) or not isinstance(self.model, str):
             return None
-        if self._logging.log.n_shards > 1:  # nothing of its rows was kept
+        if self._logging.log.n_shards > 1 and not self._of_all_shards:  # another log's
             return None
         saved = packed(self._logging)
         if saved is None:
             return None
         facts, tensors = saved
-        facts = {"format": FORMAT, "fingerprint": self.fitted_log.fingerprint, "seed": self.seed, "propensity": facts}
+        about = {"format": FORMAT, "fingerprint": self.fitted_log.fingerprint, "seed": self.seed}
+        facts = {**about, "of_all_shards": self._of_all_shards, "propensity": facts}
         tensors |= {f"uncertainty/{form}/{kind}": values for (form, kind), values in self._uncertainty.items()}
         if self._pooled is not None:
             facts["rewards"], own = self._pooled.packed()
             tensors |= {f"rewards/{name}": values for name, values in own.items()}
         if "gamma" in self.__dict__:
             facts["gamma"] = self.gamma
-        path = _path(folder, self.fitted_log, self.model, self.seed)
+        path = _path(folder, self.log, self.model, self.seed)
         content = {name: values.detach().contiguous().clone() for name, values in tensors.items()}
         write_atomic(path, save(content, metadata={"offpolicy": json_text(facts, "nuisances")}))
         if self._keep is not None:
@@ -239,11 +240,17 @@ class Nuisances:
 
     @classmethod
     def load(
-        cls, folder: str | Path, log: LoggedData, model: str = "auto", seed: int = 0, sample_rows: int = SAMPLE_ROWS
+        cls,
+        folder: str | Path,
+        log: LoggedData,
+        model: str = "auto",
+        seed: int = 0,
+        sample_rows: int = SAMPLE_ROWS,
+        engine: Engine | str | None = None,
     ) -> "Nuisances | None":
         """What was saved in a run's folder for this log, model and seed; None where nothing usable is."""
-        nuisances = cls(log, model=model, seed=seed, sample_rows=sample_rows)
-        path = _path(folder, nuisances.fitted_log, model, seed)
+        nuisances = cls(log, model=model, seed=seed, sample_rows=sample_rows, engine=engine)
+        path = _path(folder, log, model, seed)
         if not path.is_file():
             return None
         try:
@@ -257,7 +264,8 @@ class Nuisances:
     def _restored(self, facts: Any, tensors: Mapping[str, Tensor]) -> "Nuisances | None":
         if facts["format"] != FORMAT or facts["fingerprint"] != self.fitted_log.fingerprint:
             return None
-        self._logging = unpacked(facts["propensity"], tensors, self.fitted_log, self.seed)
+        log = self.log if facts.get("of_all_shards") else self.fitted_log
+        self._logging = unpacked(facts["propensity"], tensors, log, self.seed)
         for name, values in tensors.items():
             if name.startswith("uncertainty/"):
                 _, form, kind = name.split("/")
@@ -328,7 +336,7 @@ class ShardNuisances:
 
     def values(self, shard: LoggedData, index: int) -> dict[str, Tensor]:
         """log β̂ and U of every row of a shard, and q̂ of the fitted ones, the others being 0."""
-        inside = torch.from_numpy(shard.of_share(self.share, SAMPLE))
+        inside = tensor(shard.of_share(self.share, SAMPLE))
         given: dict[str, Callable[[], Tensor]] = {"log_logging": lambda: logged_log_prob(self.logging, shard)}
         if (uncertainty := self.uncertainty) is not None:
             given["uncertainty"] = lambda: uncertainty(shard, self.of_all)

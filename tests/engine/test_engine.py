@@ -58,7 +58,7 @@ def test_results_come_in_shard_order_whoever_works(log: LoggedData, engine: Engi
     with engine.over(log) as crew:
         assert crew.n_shards == log.n_shards == 8
         assert list(crew.map(reward_sum, 2.0)) == expected
-        assert list(crew.map(reward_sum, 2.0, at_once=True)) == expected
+        assert list(crew.map(reward_sum, 2.0, together=3)) == expected
         assert list(crew.map(reward_sum, 2.0, only=[5, 1, 6])) == [expected[i] for i in (5, 1, 6)]
         assert list(crew.map(reward_sum, 2.0, only=[])) == []
 
@@ -108,9 +108,9 @@ def test_a_map_that_was_overtaken_is_not_continued(log: LoggedData) -> None:
 
 def test_a_lost_worker_is_replaced_and_nothing_is_lost(log: LoggedData, two: Engine, tmp_path: Path) -> None:
     with two.over(log) as crew:
-        for at_once in (False, True):
+        for together in (1, 2, 8):
             (tmp_path / "died").unlink(missing_ok=True)
-            found = list(crew.map(dies_once, tmp_path, at_once=at_once))
+            found = list(crew.map(dies_once, tmp_path, together=together))
             assert found == [(i, log.shard(i).reward.sum()) for i in range(8)]
             assert (tmp_path / "died").exists()
         victim = next(crew.map(where))

@@ -3,9 +3,11 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,6 @@ import pytest
 
 from offpolicy.engine import Engine, make_engine
 from offpolicy.engine.crew import OrderedCrew
-from offpolicy.engine.local import Local
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Asked, Evaluator, Options, evaluate
 from offpolicy.log import LoggedData
@@ -98,7 +99,6 @@ def workers() -> Iterator[list[Engine]]:
         yield [two, three]
 
 
-@pytest.mark.slow
 def test_ray_changes_no_bit(local_ray: Engine) -> None:
     assert found(a_log(), local_ray).model_dump_json() == found(a_log()).model_dump_json()
 
@@ -118,27 +118,46 @@ def test_the_number_of_workers_changes_no_bit(workers: list[Engine]) -> None:
         assert found(a_log(), engine, by=("device",)).model_dump_json() == here
 
 
-def test_workers_may_be_killed_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, chance = found(a_log()).model_dump_json(), np.random.default_rng(0)
-    moments, calls = set(chance.integers(2, 200, 8).tolist()), count()
-    killed: list[int | None] = []
-    local = Local(2)
+@pytest.mark.parametrize(("where", "kills"), [("local", 8), ("ray", 3)])
+def test_workers_may_be_killed_at_any_moment(
+    where: str, kills: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    engine: Engine = make_engine("local", 2) if where == "local" else request.getfixturevalue("local_ray")
+    here, killed = found(a_log()).model_dump_json(), killing(engine, kills, monkeypatch)
+    assert found(a_log(), engine).model_dump_json() == here
+    assert len(killed) >= kills / 2
+    if where == "local":
+        engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_workers_of_ray_may_be_killed_ten_times(local_ray: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, killed = found(a_log()).model_dump_json(), killing(local_ray, 14, monkeypatch)
+    assert found(a_log(), local_ray).model_dump_json() == here
+    assert len(killed) >= 10
+
+
+def killing(engine: Engine, kills: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Kill a worker in the middle of some of the maps from here on; who was killed."""
+    chance, calls = np.random.default_rng(0), count()
+    moments = set(chance.choice(np.arange(2, 120), kills, replace=False).tolist())
+    killed: list[int] = []
     asked = OrderedCrew.map
 
     def dangerous(crew: OrderedCrew, *given: Any, **options: Any) -> Iterator[Any]:
         """A map, in the middle of which a worker may be killed."""
-        moment = int(chance.integers(0, 8)) if next(calls) in moments else None
+        moment = int(chance.integers(0, 4)) if next(calls) in moments else None
         for place, answer in enumerate(asked(crew, *given, **options)):
             if place == moment:
-                alive = [one.process.pid for one in local.processes if one is not None and one.process.is_alive()]
-                killed.append(alive[int(chance.integers(len(alive)))])
-                os.kill(killed[-1] or 0, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # one that was killed before and has not been missed
+                    victim = engine.pids[int(chance.integers(len(engine.pids)))]
+                    os.kill(victim, signal.SIGKILL)
+                    killed.append(victim)
             yield answer
 
     monkeypatch.setattr(OrderedCrew, "map", dangerous)
-    with local:
-        assert found(a_log(), local).model_dump_json() == here
-    assert len(killed) >= 4
+    return killed
 
 
 def test_clusters_beyond_the_most_units_are_summed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +220,20 @@ def test_a_linear_beta_is_fitted_to_all_shards_and_each_row_is_left_out_of_its_o
     assert logging == pytest.approx(logged_log_prob(fitted.whole.policy, log.undivided).numpy(), rel=1e-5)
     whole = uncertainty_of(fitted.whole, log.undivided, log.undivided, "per_action")
     assert u == pytest.approx(whole.numpy(), rel=1e-4)
+
+
+def test_a_linear_beta_of_all_shards_is_kept_for_the_next_run(tmp_path: Path) -> None:
+    log = a_log()
+    part = Nuisances(log, model="linear", sample_rows=1_500)
+    with Evaluator(part, POLICIES) as evaluator:
+        here = evaluator.evaluation
+    assert part.save(tmp_path) is not None
+    again = Nuisances.load(tmp_path, log, "linear", sample_rows=1_500)
+    assert again is not None
+    assert isinstance(again._logging, LoggingPolicy)
+    with Evaluator(again, POLICIES) as evaluator:
+        assert evaluator.evaluation.model_dump_json() == here.model_dump_json()
+    assert Nuisances.load(tmp_path, log.undivided, "linear") is None
 
 
 def test_other_models_of_beta_are_asked_shard_by_shard() -> None:

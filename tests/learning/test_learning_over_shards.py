@@ -15,11 +15,13 @@ import torch
 
 from offpolicy import LoggedData, ParameterError, learn_policy
 from offpolicy.engine import Engine, make_engine
-from offpolicy.learning import LearnedPolicy
+from offpolicy.learning import LearnedPolicy, over_shards
 from offpolicy.learning.lesson import Found
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.over_shards import shard_trainer
 from offpolicy.policies import logged_log_prob
+from offpolicy.propensity import fit_logging_policy
+from offpolicy.uncertainty import UncertaintyModel
 from shard_worlds import stored, with_losses, world
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_contexts": 64, "logging_policy": "linear"}
@@ -96,6 +98,20 @@ def test_it_learns_about_as_well_as_in_memory(log: LoggedData) -> None:
     agree = (found.log_probs(contexts).argmax(1) == known.log_probs(contexts).argmax(1)).float().mean()
     assert agree > 0.8
     assert found.note == ""
+
+
+def test_u_of_a_sample_stands_for_that_of_all_rows(log: LoggedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    """U falls with the root of the rows: of a β̂ fitted to three times as many it is smaller by √3 than the sample's."""
+    monkeypatch.setattr(over_shards, "SAMPLE_ROWS", 1000)
+    beta = fit_logging_policy(log, "linear")
+    trainer = shard_trainer(log, "uips", epochs=1, logging_policy=beta)
+    assert trainer.log.n_rows == pytest.approx(1000, rel=0.15)
+    known, whole = trainer._uncertainty(trainer.objective.rows.logging), UncertaintyModel.of(beta)
+    ratio = torch.cat([known(shard) / whole(shard) for shard in log.shards])
+    assert float(ratio.median()) == pytest.approx(1.0, rel=0.1)
+    of_sample = shard_trainer(log, "uips", epochs=1, logging_policy=fit_logging_policy(trainer.log, "linear"))
+    assert of_sample.scale == 1.0
+    assert trainer.scale == pytest.approx((trainer.log.n_rows / log.n_rows) ** 0.5)
 
 
 def test_held_out_shards_choose_the_epoch(log: LoggedData) -> None:

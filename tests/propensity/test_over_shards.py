@@ -12,6 +12,7 @@ from offpolicy.models import linear_scorer
 from offpolicy.policies import logged_log_prob
 from offpolicy.propensity import FitConfig, LoggingPolicy, fit_logging_policy
 from offpolicy.propensity import whole_batch as in_memory
+from offpolicy.propensity.over_shards import OverShards
 from offpolicy.propensity.whole_batch import WholeBatch
 from shard_worlds import stored, with_losses, world
 
@@ -93,6 +94,35 @@ def test_workers_lost_at_ten_random_moments(
             assert torch.equal(left, right)
     if where == "local":
         engine.close()
+
+
+def test_a_fit_that_was_killed_takes_up_what_it_had_found(
+    log: LoggedData, alone: LoggingPolicy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    computed, most = 0, 9
+    compute = OverShards._computed
+
+    def counted(self: OverShards, *parameters: torch.Tensor) -> object:
+        nonlocal computed
+        if computed == most:
+            raise KeyboardInterrupt
+        computed += 1
+        return compute(self, *parameters)
+
+    monkeypatch.setattr(OverShards, "_computed", counted)
+    config = FitConfig(keep=tmp_path / "kept")
+    with pytest.raises(KeyboardInterrupt):
+        fit_logging_policy(log, "linear", config=config)
+    next((tmp_path / "kept").iterdir()).write_bytes(b"half a file")
+    first, most = computed, 10**9
+    resumed = fit_logging_policy(log, "linear", config=config)
+    again = computed - first
+    computed = 0
+    fit_logging_policy(log, "linear")
+    assert again == computed - (first - 1)  # all but what was kept in whole files
+    for left, right in zip(weights(resumed), weights(alone), strict=True):
+        assert torch.equal(left, right)
+    assert resumed.quality == alone.quality
 
 
 def test_row_weights_count_as_events(log: LoggedData) -> None:

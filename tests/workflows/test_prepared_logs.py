@@ -1,12 +1,19 @@
 """Commands over a prepared log: the same answer, to the last bit, as over the log in memory in as many shards."""
 
+import subprocess
+import sys
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from offpolicy import open_store, read_log
+from offpolicy import LoggedData, open_store, read_log
+from offpolicy.log import write_store
 from offpolicy.workflows import LogSpec
+from offpolicy.workflows.holdout import Holdout
 from offpolicy.workflows.prepare import CACHE, resolve
 from small_log import a_frame, refused, run
 
@@ -53,7 +60,17 @@ def test_a_store_in_the_place_of_a_log(files: list[Path], tmp_path: Path) -> Non
     assert learned.code == 0, learned.err
     parts = [open_store(tmp_path / "run" / "parts" / side).n_rows for side in ("train", "held_out")]
     assert sum(parts) == 1_200
-    assert run("evaluate", store, "--policy", tmp_path / "run", *QUICK).code == 0
+    unseen = ("evaluate", store, "--policy", tmp_path / "run", *QUICK, "--json")
+    kept = run(*unseen, "--out", tmp_path / "evaluated").json
+    assert open_store(tmp_path / "evaluated" / "parts" / "evaluated").n_rows == kept["evaluation"]["log"]["rows"] < 600
+    assert run(*unseen, "--engine", "local", "--workers", "2").json["evaluation"] == kept["evaluation"]
+    tuning = ("tune", store, "--trials", "2", "--epochs", "2", "--json")
+    here = run(*tuning, "--engine", "local", "--workers", "2")
+    there = run(*tuning, "--out", tmp_path / "tuned")
+    assert (here.code, there.code) == (0, 0), here.err
+    assert [one["state"] for one in there.json["trials"]] == ["complete"] * 3
+    assert there.json == run(*tuning, "--out", tmp_path / "tuned").json  # resumed
+    assert here.json == run(*tuning).json
     assert run("doctor", store).code == 0
     assert run("convert", store, "--out", tmp_path / "log.dsjson").code == 0
     said = refused("evaluate", store, "--policy", "better", "--action", "segment")
@@ -88,3 +105,63 @@ def test_a_log_above_its_memory_is_prepared_by_itself(tmp_path: Path, monkeypatc
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
     assert (tmp_path / "first.dsjson").read_bytes() == (tmp_path / "second.dsjson").read_bytes()
     assert open_store(store) == read_log(tmp_path / "log.csv", **NAMED).sharded()
+
+
+def test_a_killed_evaluate_is_run_again(files: list[Path], tmp_path: Path) -> None:
+    """kill -9 of the command at several moments: the next one ends with the same numbers, and fits β̂ no more."""
+    store = tmp_path / "store"
+    run("prepare", *files, "--out", store, "--shards", "4", "--keep", "better", *COLUMNS)
+    asked = ("evaluate", str(store), "--policy", "better", "--logging-model", "linear", *QUICK)
+    alone = run(*asked, "--json").json["evaluation"]
+    out = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-c",
+        "from offpolicy.cli import main; main()",
+        *asked,
+        "--out",
+        str(out),
+        "--engine",
+        "local",
+        "--workers",
+        "2",
+    ]
+    for reached in ("run.json", "nuisances/*.safetensors"):
+        killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not list(out.glob(reached)):
+            assert killed.poll() is None
+            time.sleep(0.01)
+        killed.kill()
+        killed.wait()
+        assert not (out / "results.json").exists()
+    resumed = run(*asked, "--out", out, "--json")
+    assert resumed.code == 0, resumed.err
+    assert "not fitted again" in " ".join(resumed.json["run"]["notes"])
+    assert resumed.json["evaluation"] == alone
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="arrays are mapped as on Linux")
+def test_dividing_a_store_takes_no_memory_for_its_rows(tmp_path: Path) -> None:
+    """The largest arrays in memory are of contexts, or pieces."""
+    n = 3_000_000
+    draw = np.random.default_rng(0)
+    index = np.sort(draw.integers(0, 1_000, n))
+    given: dict[str, Any] = {"context_index": index, "actions": 5}
+    rewards = draw.random(n)
+    log = LoggedData.from_arrays(draw.normal(size=(1_000, 2)), draw.integers(0, 5, n), rewards, **given)
+    store = write_store(log, tmp_path / "store", shards=32)
+    expected = [part.fingerprint for _, part in store.undivided.divide((0.8, 0.2))]
+    sketch = np.unique(store.row_hashes)[:256].tolist()
+    tracemalloc.start()
+    try:
+        rule = Holdout.of(store, 0.2, 0)
+        train, held, _ = rule.divide(store)
+        assert rule.recognises(store.row_hashes)
+        _ = store.summary(), store.take(store.of_share(0.01, "sample"))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 6 * n  # less than any array of a number a row
+    assert list(rule.sketch) == sketch
+    assert [train.undivided.fingerprint, held.undivided.fingerprint] == expected
+    assert (train.n_shards, held.n_shards) == (32, 32)

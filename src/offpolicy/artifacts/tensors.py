@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from offpolicy.artifacts.document import ActionsRecipe, FeatureRecipe, PolicyDocument
 from offpolicy.errors import ArtifactError, OffPolicyError, ParameterError
 from offpolicy.log import (
+    COLUMNS,
     ActionTable,
     BagColumn,
     CategoricalColumn,
     Column,
-    EmbeddingColumn,
     FeatureTable,
-    NumericColumn,
     Vocabulary,
+    column_parts,
 )
 from offpolicy.models import Scorer, build_scorer
 from offpolicy.policies import tensor
@@ -123,7 +123,7 @@ def _actions(arrays: dict[str, Tensor], recipe: ActionsRecipe, file: Path) -> Ac
         raise _refused(file, f"the tensor {FEATURES + odd!r} is {have} where policy.json describes {want}")
     try:
         columns = {
-            feature.name: _feature(feature, [arrays[f"{i}.{name}"].numpy() for name in ARRAYS[feature.kind]])
+            feature.name: _feature(feature, {name: arrays[f"{i}.{name}"].numpy() for name in ARRAYS[feature.kind]})
             for i, feature in enumerate(recipe.features)
         }
         if len(columns) < len(recipe.features):
@@ -135,15 +135,8 @@ def _actions(arrays: dict[str, Tensor], recipe: ActionsRecipe, file: Path) -> Ac
         raise _refused(file, f"the actions and their features do not fit: {error}") from None
 
 
-def _feature(recipe: FeatureRecipe, arrays: list[Any]) -> Column:
-    if recipe.kind == "numeric":
-        return NumericColumn(arrays[0])
-    if recipe.kind == "embedding":
-        return EmbeddingColumn(arrays[0])
-    vocabulary = Vocabulary.from_list(recipe.ids or [])
-    if recipe.kind == "categorical":
-        return CategoricalColumn(arrays[0], vocabulary)
-    return BagColumn(arrays[1], arrays[0], vocabulary)
+def _feature(recipe: FeatureRecipe, arrays: dict[str, Any]) -> Column:
+    return COLUMNS[recipe.kind](**column_parts(recipe.kind, arrays, Vocabulary.from_list(recipe.ids or [])))
 
 
 def _refused(file: Path, problem: str) -> ArtifactError:

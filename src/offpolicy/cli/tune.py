@@ -1,12 +1,24 @@
 """`offpolicy tune`: search the hyper-parameters of a method, scored on held-out contexts."""
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from offpolicy.cli.columns import reads_log
 from offpolicy.cli.learn import Epochs, Scorer, learning_settings
-from offpolicy.cli.options import AsJson, Config, Invocation, LoggingModel, Seed, Settings
+from offpolicy.cli.options import (
+    Address,
+    AsJson,
+    Config,
+    EngineName,
+    Invocation,
+    LoggingModel,
+    Seed,
+    Settings,
+    Workers,
+    working,
+)
 
 if TYPE_CHECKING:
     from offpolicy.workflows import LogSpec
@@ -26,6 +38,9 @@ def tune(
     logging_model: LoggingModel = None,
     out: Annotated[str | None, typer.Option("--out", help="Folder in which finished trials are kept.")] = None,
     seed: Seed = 0,
+    engine: EngineName = None,
+    workers: Workers = None,
+    address: Address = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
@@ -39,7 +54,9 @@ def tune(
 
     options = Invocation.of(ctx).options(seed, 0.95, logging_model, False, False)
     changes = learning_settings(scorer, epochs, set_)
-    results, notes = run_tune(spec, method, options, trials=trials, space=space, settings=changes, out=out)
+    more: dict[str, Any] = {"trials": trials, "space": space, "settings": changes, "out": out}
+    with working(ctx) as crew:
+        results, notes = run_tune(spec, method, replace(options, engine=crew), **more)
     if as_json:
         print_json(results)
         return

@@ -6,7 +6,7 @@ function for each of them, in order. `WorkerPool` runs jobs that have nothing to
 
 from offpolicy.engine.crew import ENGINES, Crew, Engine, engine_of, make_engine
 from offpolicy.engine.holdings import beside, shard_cache, spilled
-from offpolicy.engine.shards import map_merge
+from offpolicy.engine.shards import in_groups, map_merge, merged
 from offpolicy.engine.workers import Done, Job, WorkerPool, available_cores
 
 __all__ = [
@@ -19,8 +19,10 @@ __all__ = [
     "available_cores",
     "beside",
     "engine_of",
+    "in_groups",
     "make_engine",
     "map_merge",
+    "merged",
     "shard_cache",
     "spilled",
 ]

@@ -49,13 +49,13 @@ class Crew(Protocol):
         ...
 
     def map(
-        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, at_once: bool = False
+        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, together: int = 1
     ) -> Iterator[Any]:
         """function(shard, index, *arguments) of each shard, or of those in `only` (each once), in that order.
 
-        Arguments are sent once to each worker. With `at_once` a worker answers for all of its shards in one message,
-        which pays for short functions. A map that is not consumed to its end must not be continued after the next has
-        begun.
+        Arguments are sent once to each worker, which answers for so many of its shards `together`, in one message: more
+        than one pays for functions that are short and find little. A map that is not consumed to its end must not be
+        continued after the next has begun.
         """
         ...
 
@@ -119,12 +119,10 @@ class _CrewHere:
         self.held, self.n_shards = held, n_shards
 
     def share(self, value: Any) -> Shared:
-        shared = Shared(len(self.held.shared))
-        self.held.shared[shared.number] = value
-        return shared
+        return self.held.share(value)
 
     def map(
-        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, at_once: bool = False
+        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, together: int = 1
     ) -> Iterator[Any]:
         for index in range(self.n_shards) if only is None else only:
             yield self.held.run(index, function, arguments)
@@ -198,20 +196,20 @@ class OrderedCrew:
         return shared
 
     def map(
-        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, at_once: bool = False
+        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, together: int = 1
     ) -> Iterator[Any]:
         """See `Crew.map`."""
         self._settle()
         self._maps += 1
         wanted = list(range(self.n_shards) if only is None else only)
-        return self._found(self._maps, (function, arguments), wanted, at_once)
+        return self._found(self._maps, (function, arguments), wanted, together)
 
-    def _found(self, number: int, task: tuple[Any, Any], wanted: list[int], at_once: bool) -> Iterator[Any]:
+    def _found(self, number: int, task: tuple[Any, Any], wanted: list[int], together: int) -> Iterator[Any]:
         waiting: list[deque[list[int]]] = [deque() for _ in self.owned]
         for index in wanted:
             mine = waiting[self._owner[index]]
-            if at_once and mine:
-                mine[0].append(index)
+            if mine and len(mine[-1]) < together:
+                mine[-1].append(index)
             else:
                 mine.append([index])
         found: dict[int, tuple[str, Any]] = {}

@@ -87,6 +87,12 @@ class Held:
     task: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
     """What is asked about the shards."""
 
+    def share(self, value: Any) -> Shared:
+        """Keep a value that functions are given."""
+        shared = Shared(len(self.shared))
+        self.shared[shared.number] = value
+        return shared
+
     def run(self, index: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """The result of a function for a shard."""
         global _current

@@ -19,6 +19,8 @@ from offpolicy.errors import OffPolicyError
 
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 """Read when NumPy and torch are first imported, which is when a worker first needs them."""
+BESIDE = 1 << 16
+"""Bytes from which an array is sent by itself; a message of many small ones is read at once."""
 LAST_SECONDS = 1.0
 """What an idle worker is given to clean up."""
 
@@ -28,7 +30,7 @@ class WorkerEndedError(Exception):
 
 
 class Packed(NamedTuple):
-    """A value as bytes: its pickle, and its arrays beside it, so that they are copied once."""
+    """A value as bytes: its pickle, and its large arrays beside it, so that they are copied once."""
 
     head: bytes
     buffers: list[Any]
@@ -36,9 +38,17 @@ class Packed(NamedTuple):
     @classmethod
     def of(cls, value: Any) -> "Packed":
         """Pack a value; what `__main__` (a script, a notebook) defines is packed with its definition."""
-        buffers: list[pickle.PickleBuffer] = []
-        head = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        return cls(head, [buffer.raw() for buffer in buffers])
+        buffers: list[memoryview] = []
+
+        def within(buffer: pickle.PickleBuffer) -> bool:
+            """Whether an array stays in the pickle; else it is put beside it."""
+            values = buffer.raw()
+            if values.nbytes >= BESIDE:
+                buffers.append(values)
+            return values.nbytes < BESIDE
+
+        head = cloudpickle.dumps(value, protocol=5, buffer_callback=within)
+        return cls(head, buffers)
 
     def open(self) -> Any:
         """The value."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from offpolicy.engine.crew import Crew, Engine, owners, source_of
 from offpolicy.engine.holdings import Held, Shared
-from offpolicy.engine.process import performed, result_of
+from offpolicy.engine.process import result_of
 from offpolicy.errors import OffPolicyError
 
 if TYPE_CHECKING:
@@ -61,17 +61,16 @@ class _CrewOfRanks:
         self.n_shards, self.workers = n_shards, workers
 
     def share(self, value: Any) -> Shared:
-        shared = Shared(len(self.held.shared))
-        self.held.shared[shared.number] = value
-        return shared
+        return self.held.share(value)
 
     def map(
-        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, at_once: bool = False
+        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, together: int = 1
     ) -> Iterator[Any]:
         wanted = list(range(self.n_shards) if only is None else only)
-        own = {index: performed(self.held.run, (index, function, arguments)) for index in wanted if index in self.mine}
+        own = [index for index in wanted if index in self.mine]
+        self.held.task = function, arguments
         gathered: list[Any] = [None] * self.workers
-        self.group.all_gather_object(gathered, own)
+        self.group.all_gather_object(gathered, dict(zip(own, self.held.answers(own), strict=True)))
         found = {index: answer for one in gathered for index, answer in one.items()}
         for index in wanted:
             yield result_of(found.pop(index), getattr(function, "__name__", "A function"))

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from offpolicy.engine import Engine
+from offpolicy.engine import Engine, engine_of
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation.evaluator import Evaluator
 from offpolicy.evaluation.hyper import GAMMA
@@ -83,20 +83,21 @@ def evaluate(
         winsorise,
         user_model=user_model,
     )
-    if nuisances is None:
-        given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
-        nuisances = Nuisances(
-            log,
-            model="auto" if logging_policy is None else logging_policy,
-            logging_policy=given,
-            uncertainty=uncertainty,
-            reward_model=reward_model,
-            seed=seed,
-            sample_rows=sample_rows,
-            engine=engine,
-        )
-    with Evaluator(nuisances, named_policies(policies), references or {}, options, engine) as evaluator:
-        return evaluator.evaluation
+    with engine_of(engine) as working:
+        if nuisances is None:
+            given = logging_policy if isinstance(logging_policy, LoggingPolicy) else None
+            nuisances = Nuisances(
+                log,
+                model="auto" if logging_policy is None else logging_policy,
+                logging_policy=given,
+                uncertainty=uncertainty,
+                reward_model=reward_model,
+                seed=seed,
+                sample_rows=sample_rows,
+                engine=working,
+            )
+        with Evaluator(nuisances, named_policies(policies), references or {}, options, working) as evaluator:
+            return evaluator.evaluation
 
 
 def named_policies(policies: Any) -> Mapping[str, Any]:

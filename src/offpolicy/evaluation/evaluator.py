@@ -1,6 +1,6 @@
 """An evaluation with its inputs: what is asked of the log, computed when it is first needed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +17,7 @@ from offpolicy.engine import Engine, engine_of
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, Estimator
 from offpolicy.evaluation.auto import AutoEstimate, auto_estimate, logging_estimate
+from offpolicy.evaluation.clusters import ClusteredTerms
 from offpolicy.evaluation.comparison import best_by_lower_bound, best_by_value, compare, difference_width
 from offpolicy.evaluation.groups import action_groups, learned_groups
 from offpolicy.evaluation.guaranteed import guarantee, guaranteed_interval, simultaneous_gamma
@@ -406,16 +407,13 @@ class Evaluator:
         rows, estimate, scale, level = self.rows[name], self.estimates[name], self.scale, self.options.level
         reasons = {row.name: self._unavailable(self._rows_for(name, row), row) for row in self.asked}
         left_out = {row: reason for row, reason in reasons.items() if reason}
-        lam = chosen_lambdas(rows, estimate.lam)
         aware = self._propensity_intervals(name)
         return PolicyResult(
             name=name,
             value=scale.value(estimate.value),
             interval=scale.two_part(estimate.interval),
             lam=estimate.lam,
-            estimates=[
-                self._estimate(self._rows_for(name, row), row, lam) for row in self.asked if row.name not in left_out
-            ],
+            estimates=self._estimates(name, [row for row in self.asked if row.name not in left_out]),
             left_out=left_out,
             preflight=self.preflights[name],
             sensitivity=scale.sensitivity(self._sensitivity(name)),
@@ -480,10 +478,18 @@ class Evaluator:
             )
         return intervals
 
-    def _estimate(self, rows: RowStatistics, row: Estimator, lam: Mapping[str, float]) -> Estimate:
-        hyper, scale = log_driven(row, lam, self.gamma), self.scale
-        terms = rows.clustered(row, **hyper)
-        methods = self.options.methods.items()
+    def _estimates(self, name: str, asked: Sequence[Estimator]) -> list[Estimate]:
+        """Every estimator of a policy, those of the same rows in one pass."""
+        lam = chosen_lambdas(self.rows[name], self.estimates[name].lam)
+        found: dict[str, ClusteredTerms] = {}
+        hyper = {row.name: log_driven(row, lam, self.gamma) for row in asked}
+        for rows in {id(one): one for one in (self._rows_for(name, row) for row in asked)}.values():
+            own = [Asked(row.name, hyper[row.name]) for row in asked if self._rows_for(name, row) is rows]
+            found |= zip((one.name for one in own), rows.clustered_all(own), strict=True)
+        return [self._estimate(row, hyper[row.name], found[row.name]) for row in asked]
+
+    def _estimate(self, row: Estimator, hyper: Mapping[str, float], terms: ClusteredTerms) -> Estimate:
+        scale, methods = self.scale, self.options.methods.items()
         return Estimate(
             name=row.name,
             value=scale.value(terms.value),

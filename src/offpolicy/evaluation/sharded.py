@@ -36,6 +36,8 @@ from offpolicy.seeding import generator
 
 UNITS = 1 << 16
 """Units of independence, over all shards, that errors and intervals are computed from at most."""
+TOGETHER = 8
+"""Shards that a worker answers for in one message."""
 View = tuple[Callable[..., PolicyRows], tuple[Any, ...]]
 
 
@@ -122,7 +124,7 @@ class ShardedRows(RowStatistics):
     def map(self, statistic: Statistic, *arguments: Any) -> Iterator[Any]:
         """The statistic of every shard, in their order."""
         given = tuple(one.reference if isinstance(one, ShardedRows) else one for one in arguments)
-        found = self.crew.map(_of_shard, self.work, self.reference, statistic, given)
+        found = self.crew.map(_of_shard, self.work, self.reference, statistic, given, together=TOGETHER)
         return (one for one in found if one is not None)
 
     def design(self, categories: int) -> DesignMatrix:

@@ -12,6 +12,7 @@ from offpolicy.learning.methods import METHODS, MethodSpec, find_method
 from offpolicy.learning.monitors import BOUND, held_out_metric, monitor_of
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.objectives import OBJECTIVES, ObjectiveSpec, RowTerms, register_objective
+from offpolicy.learning.over_shards import held_out_sample, nuisance_sample
 from offpolicy.learning.portfolio import AUTO, PORTFOLIO, choice_of, member_settings
 from offpolicy.learning.prepare import check_rewards, held_out_unit, make_scorer, prepare_training
 from offpolicy.learning.rows import RowInputs, check_rows
@@ -38,11 +39,13 @@ __all__ = [
     "choice_of",
     "find_method",
     "held_out_metric",
+    "held_out_sample",
     "held_out_unit",
     "learn_policy",
     "make_scorer",
     "member_settings",
     "monitor_of",
+    "nuisance_sample",
     "prepare_training",
     "register_objective",
     "resolve_config",

@@ -50,14 +50,25 @@ SAVE_SECONDS = 60.0
 
 
 def sample_of(log: LoggedData, rows: float, shards: range, key: str) -> LoggedData:
-    """The rows of a share of the units of some shards, in memory and undivided."""
-    assert log.shard_rows is not None
+    """The rows of a share of the units of some shards, in memory and undivided; an undivided log is its own sample."""
+    if log.shard_rows is None:
+        return log
     starts = log.shard_rows
     share = rows / (starts[shards.stop] - starts[shards.start])
     if share >= 1:
         return log.take(np.arange(starts[shards.start], starts[shards.stop])).undivided
     kept = [starts[number] + np.flatnonzero(log.shard(number).of_share(share, key)) for number in shards]
     return log.take(np.concatenate(kept)).undivided
+
+
+def nuisance_sample(log: LoggedData, shards: range | None = None) -> LoggedData:
+    """The rows of a log, or of some of its shards, on which nuisances are estimated."""
+    return sample_of(log, SAMPLE_ROWS, range(log.n_shards) if shards is None else shards, "nuisances")
+
+
+def held_out_sample(log: LoggedData, shards: range | None = None) -> LoggedData:
+    """The rows of a log, or of some of its shards, that score policies while they learn."""
+    return sample_of(log, HELD_OUT_ROWS, range(log.n_shards) if shards is None else shards, "scored")
 
 
 def shard_trainer(
@@ -78,8 +89,8 @@ def shard_trainer(
     asks = resolved.metric is not None or (resolved.epochs is None and spec.corrects)
     if validation is None and asks and log.n_shards > 1:
         last -= min(log.n_shards - 1, max(1, round(resolved.held_out * log.n_shards)))
-        validation = sample_of(log, HELD_OUT_ROWS, range(last, log.n_shards), "scored")
-    sample = sample_of(log, SAMPLE_ROWS, range(last), "nuisances")
+        validation = held_out_sample(log, range(last, log.n_shards))
+    sample = nuisance_sample(log, range(last))
     if nuisances is not None and spec.needs_logging_policy:
         given["logging_policy"] = nuisances.logging_policy
     scale, beta = 1.0, given.get("logging_policy")
@@ -260,7 +271,7 @@ class ShardTrainer(Trainer):
             weights = [p.detach().numpy().copy() for p in trained(self.scorer)]
             buffers = [values.numpy().copy() for values in moving(self.scorer)]
             step = Step(epoch, number, weights, buffers, objective.spec, objective.moments, plan[number])
-            found = list(self.crew.map(gradient, self.shared, step, only=list(plan[number]), at_once=True))
+            found = list(self.crew.map(gradient, self.shared, step, only=list(plan[number]), together=STREAMS))
             norm = self._step(found, objective)
             if not math.isfinite(norm):
                 raise DivergedError(

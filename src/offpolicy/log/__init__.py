@@ -9,6 +9,7 @@ from offpolicy.log.derived import source_of, sources, with_derived
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.expressions import expression
 from offpolicy.log.features import (
+    COLUMNS,
     BagColumn,
     CategoricalColumn,
     Column,
@@ -17,6 +18,7 @@ from offpolicy.log.features import (
     Kind,
     NumericColumn,
     Vocabulary,
+    column_parts,
 )
 from offpolicy.log.files import (
     READ_ERRORS,
@@ -52,6 +54,7 @@ from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
 
 __all__ = [
+    "COLUMNS",
     "EVERY",
     "READ_ERRORS",
     "STREAMED",
@@ -93,6 +96,7 @@ __all__ = [
     "check_columns",
     "choose_context",
     "column_names",
+    "column_parts",
     "digest",
     "expanded",
     "expression",

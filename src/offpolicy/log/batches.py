@@ -8,7 +8,7 @@ import numpy as np
 from offpolicy.log.assignment import Rows
 from offpolicy.log.ids import Codes
 
-BATCH_BYTES = 16 * 2**20
+BATCH_BYTES = 4 * 2**20
 """Memory one (contexts × actions) piece may take unless the caller says otherwise; larger ones are slower, because
 the system hands out and takes back every larger array anew."""
 

@@ -1,7 +1,7 @@
 """Feature columns of four kinds, their vocabularies, and the table that holds them. All frozen, all read-only."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -273,6 +273,21 @@ def _series(name: str, column: "Column") -> pl.Series:
 
 
 Column: TypeAlias = NumericColumn | CategoricalColumn | EmbeddingColumn | BagColumn
+COLUMNS: Mapping[str, type[Column]] = {
+    one.kind: one for one in (NumericColumn, CategoricalColumn, EmbeddingColumn, BagColumn)
+}
+"""What a column of each kind is."""
+
+
+def parts_of(kind: str) -> list[str]:
+    """The names of the arrays of a column of this kind."""
+    return [part.name for part in fields(COLUMNS[kind]) if part.name != "vocabulary"]
+
+
+def column_parts(kind: str, arrays: Mapping[str, Any], vocabulary: Vocabulary | None) -> dict[str, Any]:
+    """What a column of this kind is made of: its arrays by name, and its vocabulary if it has one."""
+    given = {**arrays, "vocabulary": vocabulary}
+    return {part.name: given[part.name] for part in fields(COLUMNS[kind])}
 
 
 class FeatureTable(Mapping[str, Column]):

@@ -40,6 +40,7 @@ from offpolicy.log.rules import (
     compacted,
     integer_times,
     sealed_rows,
+    used_of,
 )
 from offpolicy.log.shards import SHARDS, Layout, arranged, shard_view, unit_hashes
 from offpolicy.log.slates import check_nested, check_slates, coded_positions, slate_contexts, slate_table
@@ -336,7 +337,7 @@ class LoggedData:
         if self.cluster is not None and "cluster_hashes" in self.__dict__:
             changed["cluster_hashes"] = gathered(self.cluster_hashes, used_clusters)
         if self.layout is not None:
-            places = np.flatnonzero(kept) if kept.dtype == np.bool_ else kept % self.n_rows
+            places = kept if kept.dtype == np.bool_ else kept % self.n_rows
             requests = 0 if self.request is None else int(self.request.max()) + 1
             changed["layout"] = self.layout.taken(places, used, used_clusters, requests)
         return trusted(LoggedData, **self._fields | changed)
@@ -389,7 +390,7 @@ class LoggedData:
 
     def of_share(self, share: float, key: str) -> npt.NDArray[np.bool_]:
         """Which rows belong to a share of the units, by a keyed hash of what the units are."""
-        return np.concatenate([uniform(unit_hashes(shard), key) < share for shard in self.shards])
+        return self._joined((uniform(unit_hashes(shard), key) < share for shard in self.shards), self.n_rows, np.bool_)
 
     def renamed_reward(
         self, name: str, reward_range: tuple[float, float], treated: tuple[str, ...] = ()
@@ -438,8 +439,9 @@ class LoggedData:
         named = "/".join(f"{share:g}" for share in shares)
         parts = []
         for number in range(len(shares)):
-            kept = part == number
-            rows = joined(iter([np.flatnonzero(kept)]), int(np.count_nonzero(kept)), np.int64, mapped_file(self.action))
+            kept = self._joined((some == number for some, _ in _pieces(part)), self.n_rows, np.bool_)
+            places = (np.flatnonzero(some) + start for some, start in _pieces(kept))
+            rows = self._joined(places, int(np.count_nonzero(kept)), np.int64)
             lineage = f"{self.lineage}split {seed} {named} part {number};"
             parts.append((rows, trusted(LoggedData, **{**vars(self.take(kept)), "lineage": lineage})))
         return parts
@@ -465,9 +467,7 @@ class LoggedData:
         if by == "row":
             return part_of_units(self._row_identities, shares, self.lineage + key)
         unit = self._unit(by)
-        used = np.zeros(int(unit.max()) + 1, dtype=np.bool_)
-        used[unit] = True
-        present = np.flatnonzero(used)
+        present = np.flatnonzero(used_of(unit, int(unit.max()) + 1))
         hashes = self.cluster_hashes
         if by == "context" or self.cluster is None:
             hashes = self.context_hashes if self.candidates is None else np.unique(self._feature_hashes)
@@ -650,7 +650,7 @@ class LoggedData:
             "reward_mean": float(self.reward_to_user_scale(self.mean_reward)),
             "reward_range": list(self.reward_range),
             "reward_name": self.reward_name,
-            "reward_binary": bool(((self.reward == 0.0) | (self.reward == 1.0)).all()),
+            "reward_binary": all(bool(((one.reward == 0.0) | (one.reward == 1.0)).all()) for one in self.shards),
             "propensities_recorded": self.logging_prob is not None,
             "clusters": None if self.cluster is None else int(self.cluster.max()) + 1,
             "timestamps_recorded": self.timestamp is not None,
@@ -674,3 +674,8 @@ class LoggedData:
             "rows_without_choice": int((sizes == 1).sum()),
             "features": {name: column.kind for name, column in features.items()},
         }
+
+
+def _pieces(values: npt.NDArray[Any]) -> Iterator[tuple[npt.NDArray[Any], int]]:
+    """A long array in pieces, and where each begins."""
+    return ((values[start : start + AT_ONCE], start) for start in range(0, len(values), AT_ONCE))

@@ -76,12 +76,19 @@ def check_clusters(cluster: Codes | None, vocabulary: Vocabulary | None) -> None
 
 def compacted(index: Codes, size: int) -> tuple[npt.NDArray[np.int64], Codes]:
     """The positions still used, ascending, and the index into them."""
-    used = np.zeros(size, dtype=np.bool_)
-    used[index] = True
+    used = used_of(index, size)
     renumbered = np.cumsum(used, dtype=np.int32)
     renumbered -= 1
     pieces = (renumbered[index[start : start + AT_ONCE]] for start in range(0, len(index), AT_ONCE))
     return np.flatnonzero(used), joined(pieces, len(index), np.int32, mapped_file(index))
+
+
+def used_of(index: Codes, size: int) -> npt.NDArray[np.bool_]:
+    """Which of so many positions an index points at."""
+    used = np.zeros(size, dtype=np.bool_)
+    for start in range(0, len(index), AT_ONCE):  # an index is widened while it is used
+        used[index[start : start + AT_ONCE]] = True
+    return used
 
 
 def check_offered(candidates: Candidates, actions: ActionTable, context_index: Codes, action: Codes) -> None:

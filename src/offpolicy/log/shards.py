@@ -8,6 +8,7 @@ contexts (stored once a shard), its clusters and requests.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,12 +42,19 @@ class Layout:
         return len(self.rows) - 1
 
     def taken(
-        self, rows: Positions, contexts: Positions, clusters: Positions | None, n_requests: int
+        self,
+        rows: Positions | npt.NDArray[np.bool_],
+        contexts: Positions,
+        clusters: Positions | None,
+        n_requests: int,
     ) -> "Layout | None":
-        """The layout of some rows, in ascending order, and of the contexts and clusters they use."""
-        if (np.diff(rows) < 0).any():
+        """The layout of some rows (a mask, or positions in ascending order), and of what they use."""
+        if rows.dtype == np.bool_:
+            starts = np.cumsum([0, *(np.count_nonzero(rows[first:end]) for first, end in pairwise(self.rows))])
+        elif (np.diff(rows) < 0).any():
             return None
-        starts = np.searchsorted(rows, self.rows)
+        else:
+            starts = np.searchsorted(rows, self.rows)
         there = [*np.flatnonzero(np.diff(starts)).tolist(), len(self)]
 
         def of(bounds: Any) -> tuple[int, ...]:

@@ -24,13 +24,14 @@ from offpolicy.errors import LogError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.features import (
+    COLUMNS,
     BagColumn,
     CategoricalColumn,
     Column,
-    EmbeddingColumn,
     FeatureTable,
-    NumericColumn,
     Vocabulary,
+    column_parts,
+    parts_of,
     trusted,
 )
 from offpolicy.log.hashing import digest, table_hashes, vocabulary_hashes
@@ -53,9 +54,7 @@ def table_arrays(name: str, table: Mapping[str, Column]) -> Arrays:
     """The arrays of feature columns by the name of their file."""
     found: Arrays = {}
     for number, column in enumerate(table.values()):
-        parts = ("offsets", "codes") if isinstance(column, BagColumn) else ("codes",)
-        parts = ("values",) if isinstance(column, NumericColumn | EmbeddingColumn) else parts
-        found |= {f"{name}.{number}.{part}": getattr(column, part) for part in parts}
+        found |= {f"{name}.{number}.{part}": getattr(column, part) for part in parts_of(column.kind)}
     return found
 
 
@@ -322,16 +321,9 @@ def _table(
         return None
     columns: dict[str, Column] = {}
     for number, (column, kind) in enumerate(schema):
-        parts = {part: arrays.get(f"{name}.{number}.{part}") for part in ("values", "codes", "offsets")}
-        vocabulary = vocabularies.get(f"{name}.{number}")
-        if kind == "categorical":
-            columns[column] = trusted(CategoricalColumn, codes=parts["codes"], vocabulary=vocabulary)
-        elif kind == "bag":
-            columns[column] = trusted(BagColumn, offsets=parts["offsets"], codes=parts["codes"], vocabulary=vocabulary)
-        elif kind == "numeric":
-            columns[column] = trusted(NumericColumn, values=parts["values"])
-        else:
-            columns[column] = trusted(EmbeddingColumn, values=parts["values"])
+        own = {part: arrays[f"{name}.{number}.{part}"] for part in parts_of(kind)}
+        parts = column_parts(kind, own, vocabularies.get(f"{name}.{number}"))
+        columns[column] = trusted(COLUMNS[kind], **parts)
     size = len(next(iter(columns.values())))
     return trusted(FeatureTable, _columns=columns, _n_rows=size, _candidates=None)
 

@@ -6,8 +6,12 @@ a log in memory or in a store. The ridge is chosen, and quality is measured, on 
 are held out for that, and the fit to the others is where the fit to all of them starts.
 """
 
+import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +19,10 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from offpolicy.engine import Crew, Engine, beside, engine_of, spilled
+from offpolicy.atomic import write_atomic
+from offpolicy.engine import Crew, Engine, beside, engine_of, in_groups, spilled
 from offpolicy.errors import ParameterError
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, digest
 from offpolicy.models import Offered, Scorer, log_normaliser_gradient, offered_of
 from offpolicy.policies import tensor
 from offpolicy.propensity.config import RIDGES, FitConfig, FitOutcome
@@ -29,8 +34,6 @@ from offpolicy.propensity.whole_batch import FLAT, Axes, Likelihood, WholeBatch,
 from offpolicy.results import Quality
 from offpolicy.seeding import generator
 
-GROUPS = 16
-"""Sums of shards are sent in so many groups: fixed, so that what is found does not depend on the number of workers."""
 Floats = npt.NDArray[np.floating]
 
 
@@ -49,13 +52,13 @@ def fit_over_shards(
     sample = WholeBatch(scorer, train)
     ridge = best_ridge(scorer, sample, valid, config) if config.ridge is None else config.ridge
     sample.maximise(scorer, ridge, SEARCH, 2 * config.epochs)
-    groups = [part.tolist() for part in np.array_split(np.arange(last), min(GROUPS, last))]
+    groups = in_groups(range(last))
     rest = [[shard] for shard in range(last, log.n_shards)]
     with engine_of(engine) as working, working.over(log, groups + rest) as crew:
         statistics = Statistics.of(scorer, log, crew, last)
-        OverShards(scorer, log, crew, statistics, groups).maximise(scorer, ridge, LOOSE, 2 * config.epochs)
+        OverShards(scorer, log, crew, statistics, groups, config.keep).maximise(scorer, ridge, LOOSE, 2 * config.epochs)
         quality = measure(softmax_policy(scorer, log), valid, train)
-        problem = OverShards(scorer, log, crew, statistics, groups + rest)
+        problem = OverShards(scorer, log, crew, statistics, groups + rest, config.keep)
         tolerance = TIGHT if problem.dtype == torch.float64 else LOOSE
         converged = problem.maximise(scorer, ridge, tolerance, 2 * config.epochs)
     if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
@@ -112,9 +115,20 @@ class OverShards(Likelihood):
     """The likelihood of the rows of some shards of a log."""
 
     def __init__(
-        self, scorer: Scorer, log: LoggedData, crew: Crew, statistics: Statistics, groups: Sequence[Sequence[int]]
+        self,
+        scorer: Scorer,
+        log: LoggedData,
+        crew: Crew,
+        statistics: Statistics,
+        groups: Sequence[Sequence[int]],
+        keep: Path | None = None,
     ) -> None:
-        """The first shards, or all of them, in groups that have one owner each."""
+        """The first shards, or all of them, in groups that have one owner each.
+
+        In a folder to `keep` what is found for parameters, a fit that is begun again finds it there: it takes the same
+        steps, to the last bit, and computes those that are missing.
+        """
+        self.keep, self.about = keep, (log.fingerprint, tuple(map(tuple, groups)))
         self.crew, self.groups = crew, {group[0]: group for group in groups}
         self.dtype, self.axes = statistics.dtype, statistics.axes
         sums = statistics.whole if sum(map(len, groups)) == log.n_shards else statistics.train
@@ -126,6 +140,21 @@ class OverShards(Likelihood):
         self.given = crew.share((scorer, self.axes, self.dtype, place))
 
     def log_totals(self, weights: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
+        """The sums of all groups for these parameters, as an earlier run kept them or computed."""
+        if self.keep is None:
+            return self._computed(weights, bias)
+        name = digest(weights.numpy(), bias.numpy(), np.frombuffer(repr(self.about).encode(), dtype=np.uint8))
+        path = self.keep / f"{name[:24]}.npz"
+        with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(path) as kept:
+            return float(kept["value"]), torch.from_numpy(kept["weights"]), torch.from_numpy(kept["bias"])
+        value, d_weights, d_bias = self._computed(weights, bias)
+        content = io.BytesIO()
+        np.savez(content, value=value, weights=d_weights.numpy(), bias=d_bias.numpy())
+        self.keep.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content.getvalue())
+        return value, d_weights, d_bias
+
+    def _computed(self, weights: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
         """Parameters to the workers, sums back from every group, merged in their order in float64."""
         value, gradient = 0.0, torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.float64)
         given = (self.given, weights.numpy(), bias.numpy(), self.groups)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offpolicy.engine import Engine, engine_of
 from offpolicy.evaluation import Terms, clustered
 from offpolicy.learning import (
     BOUND,
@@ -17,9 +19,11 @@ from offpolicy.learning import (
     check_rows,
     find_method,
     held_out_metric,
+    held_out_sample,
     held_out_unit,
     learn_policy,
     monitor_of,
+    nuisance_sample,
 )
 from offpolicy.log import LoggedData
 from offpolicy.policies import Policy, logged_log_prob, row_weights, tensor
@@ -64,7 +68,7 @@ class Problem:
     log: LoggedData
     score: Score
     given: Mapping[str, Any]
-    """β̂, U and q̂, made once."""
+    """β̂, U and q̂, made once, and who works on the shards of the log."""
 
     @classmethod
     def of(
@@ -78,30 +82,33 @@ class Problem:
         logging_policy: Policy | str | None = None,
         uncertainty: Any = None,
         reward_model: Any = None,
+        engine: Engine | None = None,
     ) -> "Problem":
         """Divide the log where no validation is given, and make what the method needs.
 
-        What is fitted here is fitted to the training part alone; what is given for the whole log is divided with it.
+        What is fitted here is fitted to the training part alone; what is given for the whole log is divided with it. Of
+        a log of many shards it is a sample that nuisances are fitted to, and one that judges; trials learn from all.
         """
         train, valid, rows = log, validation, None
         if validation is None:
             shares = (1 - config.held_out, config.held_out)
             (rows, train), (_, valid) = log.divide(shares, by=held_out_unit(log), seed=config.seed)
-        on_log = isinstance(valid, LoggedData)
+        valid = held_out_sample(valid) if isinstance(valid, LoggedData) else valid
+        on_log, sample = isinstance(valid, LoggedData), nuisance_sample(train)
         logging: Any = logging_policy
         if (
             isinstance(logging, str) or (logging is None and (on_log or method.needs_logging_policy))
         ) and config.schedule == "pretrained":
-            logging = fit_logging_policy(train, logging or config.scorer, seed=config.seed)
+            logging = fit_logging_policy(sample, logging or config.scorer, seed=config.seed)
         u = uncertainty
         if method.needs_uncertainty and config.schedule == "pretrained":
-            if u is None and isinstance(logging, LoggingPolicy):
+            if u is None and isinstance(logging, LoggingPolicy) and train.n_shards == 1:
                 u = row_uncertainty(logging)
             if u is not None and not isinstance(u, str) and rows is not None and len(u) == log.n_rows:
                 u = check_rows("uncertainty", u, log.n_rows)[torch.as_tensor(rows)]
         q = reward_model
         if method.uses_reward_model and q is None:
-            q = fit_reward_model(train, config.scorer, config=RewardFitConfig(seed=config.seed, show_progress=False))
+            q = fit_reward_model(sample, config.scorer, config=RewardFitConfig(seed=config.seed, show_progress=False))
         if on_log:
             score: Score = HeldOutValue(
                 valid, logged_log_prob(_scoring_logging_policy(logging_policy, valid), valid), _metric(metric)
@@ -110,7 +117,7 @@ class Problem:
             monitor = monitor_of(valid, metric)
             assert monitor is not None
             score = monitor.score
-        given = {"logging_policy": logging, "uncertainty": u, "reward_model": q}
+        given = {"logging_policy": logging, "uncertainty": u, "reward_model": q, "engine": engine}
         return cls(train, score, {name: each for name, each in given.items() if each is not None})
 
     def trial(
@@ -159,6 +166,7 @@ def tune(
     prune: bool = True,
     config: LearnerConfig | None = None,
     show_progress: bool | None = None,
+    engine: Engine | str | None = None,
     **given: Any,
 ) -> Tuned:
     """Search a method's hyper-parameters, learning rate and number of epochs; the same budget whatever the method.
@@ -169,30 +177,34 @@ def tune(
     value of a held-out share (`config.held_out`) of the log with propensities of its own, `metric` "value" (default)
     or "lower_bound". Trials whose scores stay below
     the median of earlier ones are pruned unless `prune=False`. `given` are `logging_policy`, `uncertainty` and
-    `reward_model`, as for `learn_policy`.
+    `reward_model`, as for `learn_policy`. Trials on a log of many shards learn over its shards, by the workers of an
+    `engine` where one is given, with the same result for any of them; what is fitted or scored once is so on samples
+    of whole units.
     """
     row = find_method(method)
     config = dataclasses.replace(config or LearnerConfig(held_out=0.2), show_progress=False)
     dimensions = search_space(row, space, n_actions=log.n_actions) if isinstance(space, str) else space
-    problem = Problem.of(log, row, config, validation, metric, **given)
     fixed = {name: value for name, value in config.as_json().items() if name not in ("show_progress", "tensorboard")}
     identity = {"method": row.name, "data": log.fingerprint, "config": fixed, "metric": metric or ""}
+    with ExitStack() as held:
+        working = None if log.n_shards == 1 else held.enter_context(engine_of(engine))
+        problem = Problem.of(log, row, config, validation, metric, engine=working, **given)
 
-    def objective(settings: Mapping[str, Setting], report: Report) -> Outcome:
-        return problem.trial(row, config, settings, report)
+        def objective(settings: Mapping[str, Setting], report: Report) -> Outcome:
+            return problem.trial(row, config, settings, report)
 
-    found = search(
-        objective,
-        dimensions,
-        name=row.name,
-        trials=trials,
-        seed=seed,
-        storage=storage,
-        prune=prune,
-        identity=identity,
-        show_progress=show_progress,
-    )
-    default = problem.default(row, config)
+        found = search(
+            objective,
+            dimensions,
+            name=row.name,
+            trials=trials,
+            seed=seed,
+            storage=storage,
+            prune=prune,
+            identity=identity,
+            show_progress=show_progress,
+        )
+        default = problem.default(row, config)
     trials_done = (default, *found.trials)
     if default.value is None or default.value < found.value:
         return dataclasses.replace(found, trials=trials_done)

@@ -134,31 +134,34 @@ class PerActionMatrices:
         weight = check_weights("weight", weight, len(row_context))
         context, action, row_pair = distinct_pairs(row_context, row_action, len(states))
         total = torch.zeros(len(context), dtype=torch.float64).index_add_(0, row_pair, weight)
-        self._waiting.append(Pairs(states, context, action, total).take((total > 0).nonzero().squeeze(1)))
+        self._wait(Pairs(states, context, action, total).take((total > 0).nonzero().squeeze(1)))
         self.n_rows += len(row_context)
         self.n_zero += int((states == 0).all(1)[row_context].sum())
-        if sum(len(part.context) for part in self._waiting) > max(WAITING, len(self._kept.context)):
-            self._sort_pending()
 
     def merge(self, other: Self) -> None:
         """Add everything another one has seen."""
         check_mergeable((self.d, self.n_actions, self.normalisation), (other.d, other.n_actions, other.normalisation))
-        self._waiting += [other._kept, *other._waiting]
-        self._sort_pending(other._sums)
+        if len(other._sums.action):
+            self._sums = added(self._sums, other._sums)
+        self._wait(other._kept, *other._waiting)
         self.n_rows += other.n_rows
         self.n_zero += other.n_zero
 
     def finish(self, ridge: float | None = None) -> "PerActionUncertainty":
         """U over all rows seen. The ridge κ is 1, or d in the official form, unless given."""
         kappa = ridge_of(ridge, self.normalisation, self.d)
-        self._sort_pending()
+        self.sort_pending()
         return PerActionUncertainty(self._kept, self._sums, self.n_actions, kappa, self.normalisation)
 
-    def _sort_pending(self, more: Triangles | None = None) -> None:
+    def _wait(self, *pairs: Pairs) -> None:
+        """Take in pairs, to be sorted when they are many."""
+        self._waiting += pairs
+        if sum(len(part.context) for part in self._waiting) > max(WAITING, len(self._kept.context)):
+            self.sort_pending()
+
+    def sort_pending(self) -> None:
         """Sort pending pairs: those of actions seen d times or more into triangles, others among the kept."""
-        if more is not None and len(more.action):
-            self._sums = added(self._sums, more)
-        elif not self._waiting:
+        if not self._waiting:
             return
         pairs = joined([self._kept, *self._waiting])
         self._waiting = []

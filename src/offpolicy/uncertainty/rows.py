@@ -1,6 +1,6 @@
 """U of every row of a log, from the logging policy that was fitted to it, each row left out of its own U."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.checks import check_choice
+from offpolicy.engine import Engine, beside, engine_of, in_groups, merged
 from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import (
@@ -206,14 +207,14 @@ class UncertaintyModel:
     """Events of each action, where β̂ is its share of them."""
 
     @staticmethod
-    def of(logging_policy: LoggingPolicy) -> "UncertaintyModel":
-        """From the rows that the logging policy was fitted to."""
+    def of(logging_policy: LoggingPolicy, engine: Engine | str | None = None) -> "UncertaintyModel":
+        """From the rows that the logging policy was fitted to; where they are many shards, by whoever works on them."""
         if logging_policy.model in ("recorded", "uniform"):
             return UncertaintyModel(logging_policy.whole)
-        return UncertaintyModel._of(logging_policy.whole, logging_policy.log)
+        return UncertaintyModel._of(logging_policy.whole, logging_policy.log, engine)
 
     @staticmethod
-    def _of(model: FittedModel, data: LoggedData) -> "UncertaintyModel":
+    def _of(model: FittedModel, data: LoggedData, engine: Engine | str | None = None) -> "UncertaintyModel":
         if model.members:
             inner, seen = model.in_view(data)
             parts = (inner,) if model.view is not None else model.members
@@ -225,13 +226,7 @@ class UncertaintyModel:
         softmax = model.softmax
         states = state_function(softmax, data, intercept=softmax is None or softmax.scorer.items() is None)
         assert isinstance(states, States)
-        matrices: PerActionMatrices | None = None
-        for shard in data.shards:
-            table = states(shard)
-            matrices = matrices or PerActionMatrices(table.shape[1], data.n_actions)
-            matrices.add(table, *_rows(shard), row_weights(shard))
-        assert matrices is not None
-        return UncertaintyModel(model, states=states, matrices=matrices.finish(model.ridge))
+        return UncertaintyModel(model, states=states, matrices=_all_matrices(data, states, engine).finish(model.ridge))
 
     def __call__(self, rows: LoggedData, inside: bool = False) -> Tensor:
         """U of every row of a log, float64; rows that are `inside` the data are left out, each of its own U."""
@@ -253,6 +248,29 @@ class UncertaintyModel:
         own = self.matrices.of(self.states(rows), *_rows(rows), inside if weight is None else weight)
         share = self.model.softmax_share(rows)
         return own if share is None else own * share
+
+
+def _all_matrices(data: LoggedData, states: States, engine: Engine | str | None) -> PerActionMatrices:
+    if data.n_shards == 1:
+        return _matrices(data, 0, states)
+    groups = {group[0]: group for group in in_groups(range(data.n_shards))}
+    with engine_of(engine) as working, working.over(data, list(groups.values())) as crew:
+        matrices: PerActionMatrices = merged(crew.map(_of_group, states, groups, only=list(groups)))
+    return matrices
+
+
+def _of_group(shard: LoggedData, index: int, states: States, groups: Mapping[int, Sequence[int]]) -> PerActionMatrices:
+    matrices: PerActionMatrices = merged(beside(number, _matrices, states) for number in groups[index])
+    matrices.sort_pending()  # which is what is sent
+    return matrices
+
+
+def _matrices(shard: LoggedData, index: int, states: States) -> PerActionMatrices:
+    """What the rows of a shard say about each action."""
+    table = states(shard)
+    matrices = PerActionMatrices(table.shape[1], shard.n_actions)
+    matrices.add(table, *_rows(shard), row_weights(shard))
+    return matrices
 
 
 def _rows(log: LoggedData) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_source
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.evaluation import UNITS, Evaluator, Options
 from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names, source_of
+from offpolicy.nuisances import Nuisances
 from offpolicy.policies import JoinedTable, encoded, exploded
 from offpolicy.policy_files import policy_folder
 from offpolicy.results import RESULTS, write_results
@@ -19,7 +20,16 @@ from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout, later_rows, unseen_part
 from offpolicy.workflows.prepare import resolve
 from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
-from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
+from offpolicy.workflows.run import (
+    Clock,
+    Finished,
+    RunOptions,
+    check_folder,
+    in_stores,
+    mark_folder,
+    nuisances_of,
+    parts_folder,
+)
 
 NO_KEYS = ("row", "rank", "action", "actions", "probability", "prob", "propensity", "pi", "p", "note", "unknown")
 """Columns of a file of recommendations that identify no request."""
@@ -51,8 +61,8 @@ def run_evaluate(
     asked_for = asked_for or Options()
     spec = resolve(filled_from_policies(with_columns(spec, sources), list(saved.values())))
     spec = replace(spec, keep=(*spec.keep, *(one for one in asked_for.by if one in _others(spec))))
-    log, _, dropped = without_duplicates(spec, spec.read())
-    log, joined = with_tables(log, sources, spec)
+    read, _, dropped = without_duplicates(spec, spec.read())
+    log, joined = with_tables(read, sources, spec)
     if held_out_after is not None:
         later = later_rows(log, held_out_after)
         joined = (*joined, f"Evaluated on the {int(later.sum()):,} of {log.n_rows:,} rows from {held_out_after} on.")
@@ -62,26 +72,37 @@ def run_evaluate(
     targets = {name: _target(one, spec) for name, one in sources.items()}
     model = options.model(spec, named)
     folders = [*([] if folder is None else [folder]), *(run_folder(asked[name]) for name in saved)]
-    nuisances, taken = nuisances_of(part, model, options.seed, folders, memory=spec.memory, engine=options.engine)
-    with Evaluator(
-        nuisances,
-        {name: targets[name] for name in policies},
-        {name: targets[name] for name in references},
-        spec.asked(replace(asked_for, level=options.level, seed=options.seed)),
-        options.engine,
-    ) as evaluator:
-        models = evaluator.propensity_models() if options.propensity_models else []
-        said = (
-            *(*spec.notes, *dropped, *log.treated, *kind_notes(spec, log), *unused_propensities(spec, model)),
-            *(*joined, *notes, *taken, *own_notes(evaluator)),
-        )
-        results = document("evaluate", clock.facts(options, said), spec, evaluator, propensity_models=models)
+    working: dict[str, Any] = {"memory": spec.memory, "engine": options.engine}
+    with parts_folder(folder) as parts:
+        (part,) = in_stores(read, {"evaluated": part}, parts)
+        nuisances, taken = nuisances_of(part, model, options.seed, folders, folder, **working)
+        with Evaluator(
+            nuisances,
+            {name: targets[name] for name in policies},
+            {name: targets[name] for name in references},
+            spec.asked(replace(asked_for, level=options.level, seed=options.seed)),
+            options.engine,
+        ) as evaluator:
+            if folder is not None:
+                _keep_propensities(nuisances, folder)
+            models = evaluator.propensity_models() if options.propensity_models else []
+            said = (
+                *(*spec.notes, *dropped, *log.treated, *kind_notes(spec, log), *unused_propensities(spec, model)),
+                *(*joined, *notes, *taken, *own_notes(evaluator)),
+            )
+            results = document("evaluate", clock.facts(options, said), spec, evaluator, propensity_models=models)
     files = {}
     if folder is not None:
-        mark_folder(folder, "evaluate")
         nuisances.save(folder)
         files["results"] = str(write_results(results, folder))
     return Finished(results, said, files)
+
+
+def _keep_propensities(nuisances: Nuisances, folder: Path) -> None:
+    """Keep β̂ as soon as it is there, so that a killed run does not fit it again."""
+    mark_folder(folder, "evaluate")
+    _ = nuisances.logging_policy
+    nuisances.save(folder)
 
 
 def with_columns(spec: LogSpec, sources: Mapping[str, Any]) -> LogSpec:

@@ -21,6 +21,8 @@ FEWEST_UNITS = 5
 """Contexts (or clusters) below which none can be held out."""
 SKETCH = 256
 """Rows that a sketch remembers."""
+AT_ONCE = 1 << 16
+"""Hashes of a log that are compared at a time."""
 RECOGNISED = 0.01
 """A log that holds this share of a sketch is a version of the log it was made of."""
 
@@ -48,8 +50,11 @@ class Holdout:
         """The rule for a log, by units or by time; with a handful of units nothing is held out."""
         if not 0 < share < 1:
             raise ParameterError(f"held_out must be a share between 0 and 1, but it is {share}.")
-        units = len(np.unique(log.cluster_index))
-        sketch = np.unique(log.row_hashes)[:SKETCH].tolist()  # in ascending order
+        units = sum(len(np.unique(shard.cluster_index)) for shard in log.shards)
+        least = np.empty(0, dtype=np.uint64)
+        for shard in log.shards:
+            least = np.unique(np.concatenate([least, shard.row_hashes]))[:SKETCH]  # in ascending order
+        sketch = least.tolist()
         if after is not None:
             later_rows(log, after)
             return cls(share, seed, "time", tuple(sketch), str(instant(after, "--held-out-after")))
@@ -80,7 +85,11 @@ class Holdout:
         """Whether a log with these rows is a version of the one the rule was made for."""
         if not self.sketch:
             return False
-        known = np.isin(np.array(self.sketch, dtype=np.uint64), row_hashes)
+        sketch = np.unique(np.array(self.sketch, dtype=np.uint64))
+        known = np.zeros(len(sketch), dtype=np.bool_)
+        for start in range(0, len(row_hashes), AT_ONCE):
+            some = row_hashes[start : start + AT_ONCE]
+            known[np.searchsorted(sketch, some[np.isin(some, sketch)])] = True
         return bool(known.mean() >= RECOGNISED)
 
     def to_json(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from offpolicy.learning import (
     member_settings,
     resolve_config,
 )
-from offpolicy.log import LoggedData, in_store
+from offpolicy.log import LoggedData
 from offpolicy.nuisances import Nuisances
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.evaluate import own_notes, unused_propensities
@@ -26,10 +26,16 @@ from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout
 from offpolicy.workflows.prepare import resolve
 from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
-from offpolicy.workflows.run import Clock, Finished, RunOptions, check_folder, mark_folder, nuisances_of
-
-PARTS = "parts"
-"""Folder of a run with the two parts of a prepared log."""
+from offpolicy.workflows.run import (
+    PARTS,
+    Clock,
+    Finished,
+    RunOptions,
+    check_folder,
+    in_stores,
+    mark_folder,
+    nuisances_of,
+)
 
 
 def run_learn(
@@ -58,13 +64,13 @@ def run_learn(
     mark_folder(folder, "learn")
     rule = Holdout.of(log, held_out, options.seed, held_out_after)
     train, held, _ = rule.divide(log)
-    if log.store is not None and rule.share > 0:  # stores of their own, which workers open by their paths
-        train, held = (in_store(part, folder / PARTS / side) for part, side in ((train, "train"), (held, "held_out")))
+    train, held = in_stores(log, {"train": train, "held_out": held}, folder / PARTS)
     check_rewards(train)
     model = options.model(spec, named)
-    known, taken = nuisances_of(train, model, options.seed, [folder], folder)
+    working: dict[str, Any] = {"memory": spec.memory, "engine": options.engine}
+    known, taken = nuisances_of(train, model, options.seed, [folder], folder, **working)
     learned = _learned(known, members, folder, options)
-    held_out_nuisances, held_out_notes = nuisances_of(held, model, options.seed, [folder], folder)
+    held_out_nuisances, held_out_notes = nuisances_of(held, model, options.seed, [folder], folder, **working)
     targets = {name: one.policy for name, one in learned.items()}
     prefer = PORTFOLIO[0] if is_auto else None
     judging = Options(level=options.level, seed=options.seed, best_by="value", prefer=prefer)

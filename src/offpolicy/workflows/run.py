@@ -1,10 +1,12 @@
 """What every command shares: its options, its folder, when it began, and which saved nuisances it reuses."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +16,7 @@ from offpolicy.engine import Engine
 from offpolicy.errors import OffPolicyError
 from offpolicy.evaluation import LEVEL
 from offpolicy.json_writer import write_json
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, in_store
 from offpolicy.nuisances import SAMPLE_ROWS, Nuisances
 from offpolicy.propensity import MODELS, fits_done
 from offpolicy.results import Results, Run
@@ -22,6 +24,8 @@ from offpolicy.workflows.roles import LogSpec
 
 MARKER = "run.json"
 """Says which command writes into a folder."""
+PARTS = "parts"
+"""Folder of a run with the parts of a prepared log."""
 ROW_BYTES = 2_000
 """Memory that fitting nuisances takes for each row of a sample."""
 REFUSED = "run an experiment"
@@ -145,6 +149,25 @@ def check_output_file(path: str | Path, force: bool, inputs: Iterable[str | Path
         raise OffPolicyError(f"{target} exists and is not replaced. Choose another name, or give --force.")
 
 
+@contextmanager
+def parts_folder(folder: Path | None) -> Iterator[Path]:
+    """Where the parts of a prepared log are kept: in the run's folder, or in one that goes with the block."""
+    if folder is not None:
+        yield folder / PARTS
+        return
+    with TemporaryDirectory(prefix="offpolicy-") as temporary:
+        yield Path(temporary)
+
+
+def in_stores(log: LoggedData, parts: Mapping[str, LoggedData], folder: Path) -> list[LoggedData]:
+    """Parts of a prepared log as stores of their own, by name: workers open them by their paths, and what is kept
+    beside their rows is kept on the disk. The whole of it is a store already; parts of a log in memory stay there.
+    """
+    if log.store is None:
+        return list(parts.values())
+    return [part if part.store is not None else in_store(part, folder / name) for name, part in parts.items()]
+
+
 def nuisances_of(
     log: LoggedData,
     model: str,
@@ -162,7 +185,7 @@ def nuisances_of(
     """
     sample_rows = SAMPLE_ROWS if memory is None else max(memory // ROW_BYTES, 1)
     for folder in folders:
-        found = Nuisances.load(folder, log, model, seed, sample_rows)
+        found = Nuisances.load(folder, log, model, seed, sample_rows, engine)
         if found is not None:
             said = f"Propensities of these {log.n_rows:,} rows taken from {folder}: not fitted again."
             return found, (said,)

@@ -8,7 +8,7 @@ from offpolicy.learning import LearnerConfig, held_out_unit
 from offpolicy.tuning import tune
 from offpolicy.workflows.prepare import resolve
 from offpolicy.workflows.roles import LogSpec, without_duplicates
-from offpolicy.workflows.run import RunOptions, nuisances_of
+from offpolicy.workflows.run import RunOptions, in_stores, nuisances_of, parts_folder
 
 
 def run_tune(
@@ -32,22 +32,28 @@ def run_tune(
     folder = None if out is None else Path(out).expanduser()
     model, notes = options.model(spec, named), (*spec.notes, *read)
     given: Any = model
-    if folder is not None and config.schedule == "pretrained":
-        folder.mkdir(parents=True, exist_ok=True)
-        train = log.split((1 - config.held_out, config.held_out), by=held_out_unit(log), seed=config.seed)[0]
-        known, taken = nuisances_of(train, model, options.seed, [folder])
-        given, notes = known.logging_policy, (*notes, *taken)
-        known.save(folder)
-    found = tune(
-        log,
-        method,
-        trials=trials,
-        seed=options.seed,
-        storage=folder,
-        space=space,
-        config=config,
-        logging_policy=given,
-    )
+    shares = (1 - config.held_out, config.held_out)
+    with parts_folder(folder) as parts:
+        train, held = log.split(shares, by=held_out_unit(log), seed=config.seed)
+        train, held = in_stores(log, {"train": train, "held_out": held}, parts)
+        if folder is not None and config.schedule == "pretrained":
+            folder.mkdir(parents=True, exist_ok=True)
+            working: dict[str, Any] = {"memory": spec.memory, "engine": options.engine}
+            known, taken = nuisances_of(train, model, options.seed, [folder], **working)
+            given, notes = known.logging_policy, (*notes, *taken)
+            known.save(folder)
+        found = tune(
+            train,
+            method,
+            trials=trials,
+            seed=options.seed,
+            storage=folder,
+            space=space,
+            validation=held,
+            config=config,
+            logging_policy=given,
+            engine=options.engine,
+        )
     return {
         "method": found.method,
         "settings": dict(found.settings),
