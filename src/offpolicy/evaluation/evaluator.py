@@ -479,14 +479,15 @@ class Evaluator:
         return intervals
 
     def _estimates(self, name: str, asked: Sequence[Estimator]) -> list[Estimate]:
-        """Every estimator of a policy, those of the same rows in one pass."""
+        """Every estimator of a policy; over shards, those of the same rows in one pass."""
         lam = chosen_lambdas(self.rows[name], self.estimates[name].lam)
-        found: dict[str, ClusteredTerms] = {}
+        found: dict[str, Estimate] = {}
         hyper = {row.name: log_driven(row, lam, self.gamma) for row in asked}
         for rows in {id(one): one for one in (self._rows_for(name, row) for row in asked)}.values():
-            own = [Asked(row.name, hyper[row.name]) for row in asked if self._rows_for(name, row) is rows]
-            found |= zip((one.name for one in own), rows.clustered_all(own), strict=True)
-        return [self._estimate(row, hyper[row.name], found[row.name]) for row in asked]
+            own = [row for row in asked if self._rows_for(name, row) is rows]
+            sums = rows.clustered_each([Asked(row.name, hyper[row.name]) for row in own])
+            found |= {row.name: self._estimate(row, hyper[row.name], next(sums)) for row in own}
+        return [found[row.name] for row in asked]
 
     def _estimate(self, row: Estimator, hyper: Mapping[str, float], terms: ClusteredTerms) -> Estimate:
         scale, methods = self.scale, self.options.methods.items()
