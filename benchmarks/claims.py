@@ -239,6 +239,8 @@ for job in ("evaluate", "train"):
 for engine in ("local", "ray"):
     for job in ("evaluate", "fit", "train"):
         CLAIMS[f"scale.{engine}_{job}"] = functools.partial(_scale, f"two_workers_{job}", engine)
+for job in ("evaluate", "fit", "train"):
+    CLAIMS[f"scale.local_{job}_cpu"] = functools.partial(_scale, f"two_workers_{job}_cpu", "local")
 
 
 def main() -> int:
