@@ -14,6 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -228,19 +229,18 @@ def _odd() -> str:
 # Logs beyond memory
 
 
-def _scale(figure: str, of: str) -> str:
-    found = (row for row in rows("scale") if row["figure"] == f"scale.{figure}" and of in row.values())
-    return f"{next(found)['value']:.2f}"
+def _scale(figure: str, **facts: Any) -> str:
+    """A figure of the runs with these facts."""
+    found = (row for row in rows("scale") if row["figure"] == f"scale.{figure}")
+    return f"{next(one for one in found if facts.items() <= one.items())['value']:.2f}"
 
 
 for job in ("evaluate", "train"):
     for what in ("peak_gb", "memory_growth", "time_growth"):
-        CLAIMS[f"scale.{job}_{what}"] = functools.partial(_scale, what, job)
-for engine in ("local", "ray"):
-    for job in ("evaluate", "fit", "train"):
-        CLAIMS[f"scale.{engine}_{job}"] = functools.partial(_scale, f"two_workers_{job}", engine)
-for job in ("evaluate", "fit", "train"):
-    CLAIMS[f"scale.local_{job}_cpu"] = functools.partial(_scale, f"two_workers_{job}_cpu", "local")
+        CLAIMS[f"scale.{job}_{what}"] = functools.partial(_scale, what, job=job)
+for engine, million, job in product(("local", "ray"), (2, 10), ("evaluate", "fit", "train", "epoch")):
+    facts = {"engine": engine, "rows": million * 10**6}
+    CLAIMS[f"scale.{engine}_{job}_{million}m"] = functools.partial(_scale, f"two_workers_{job}", **facts)
 
 
 def main() -> int:

@@ -223,7 +223,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--folder", type=Path, default=Path("build/scale"), help="where the stores are")
     parser.add_argument("--sizes", type=int, nargs=2, default=SIZES, help="rows of the smaller and the larger store")
-    parser.add_argument("--workers-rows", type=int, default=2_000_000, help="rows of the store for two workers")
+    parser.add_argument("--workers-rows", type=int, default=SIZES[0], help="rows of the store for two workers")
     parser.add_argument("--jobs", nargs="*", default=["evaluate", "train", *COMMANDS], help="to measure; none skips")
     parser.add_argument("--two", nargs="*", default=list(JOBS), help="of evaluate, fit, train; none skips")
     parser.add_argument("--engines", nargs="*", default=["local", "ray"])
