@@ -224,9 +224,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/scale"), help="where the stores are")
     parser.add_argument("--sizes", type=int, nargs=2, default=SIZES, help="rows of the smaller and the larger store")
     parser.add_argument("--workers-rows", type=int, default=SIZES[0], help="rows of the store for two workers")
-    parser.add_argument("--jobs", nargs="*", default=["evaluate", "train", *COMMANDS], help="to measure; none skips")
-    parser.add_argument("--two", nargs="*", default=list(JOBS), help="of evaluate, fit, train; none skips")
-    parser.add_argument("--engines", nargs="*", default=["local", "ray"])
+    growing = ["evaluate", "train", *COMMANDS]
+    parser.add_argument("--jobs", nargs="*", choices=growing, default=growing, help="to measure; no name skips them")
+    parser.add_argument("--two", nargs="*", choices=list(JOBS), default=list(JOBS), help="the same for two workers")
+    parser.add_argument("--engines", nargs="*", choices=["local", "ray"], default=["local", "ray"])
     parser.add_argument("--repeat", type=int, default=1, help="runs with one and two workers, the best of which count")
     parser.add_argument("--child", nargs=4, metavar=("JOB", "STORE", "ENGINE", "WORKERS"))
     given = parser.parse_args()
