@@ -59,14 +59,18 @@ def test_the_preferred_candidate_stays_unless_another_is_clearly_better() -> Non
 
 def test_a_proven_candidate_takes_the_place_of_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logging has .50; the preferred candidate .65 ± .20, another .68 ± .02: too close to tell apart, but only the
-    second is certainly better than logging. With .64 instead it is not taken, nor if logging is not looked at."""
+    second is certainly better than logging. With .64 instead it is not taken, nor if logging is not looked at, nor if
+    only counting all candidates leaves the first unproven."""
 
-    def estimate(value: float, half: float) -> Any:
-        return SimpleNamespace(value=value, error=half, width=SimpleNamespace(half=lambda level: half))
+    def estimate(value: float, half: float, more: float = 0.0) -> Any:
+        def at(level: float) -> float:
+            return half + more * (level > 0.95)
+
+        return SimpleNamespace(value=value, error=half, width=SimpleNamespace(half=at))
 
     def apart(one: Any, other: Any) -> Any:
-        scale = max(one.error, other.error)
-        return SimpleNamespace(half=lambda level: scale, scale=scale, least=0.0, refusal="")
+        wide = max((one, other), key=lambda each: float(each.error))
+        return SimpleNamespace(half=wide.width.half, scale=wide.error, least=0.0, refusal="")
 
     monkeypatch.setattr("offpolicy.evaluation.comparison.difference_width", apart)
     logging, preferred = estimate(0.5, 0.01), estimate(0.65, 0.2)
@@ -76,6 +80,8 @@ def test_a_proven_candidate_takes_the_place_of_one_that_is_not(monkeypatch: pyte
         assert best_by_value(estimates, 0.95, "bold")[0] == "bold"
     proven = {"bold": estimate(0.65, 0.1), "timid": estimate(0.68, 0.02)}
     assert best_by_value(proven, 0.95, "bold", logging)[0] == "bold"
+    by_a_hair = {"bold": estimate(0.65, 0.14, more=0.02), "timid": estimate(0.68, 0.02)}
+    assert best_by_value(by_a_hair, 0.95, "bold", logging)[0] == "bold"
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def best_by_value(
 
     A lower bound prefers timid policies: it answers whether to ship, not which one. A candidate takes the place of the
     preferred one only if it is clearly ahead of it, so that noise does not decide; or if it is estimated to be better
-    and proven to be better than `logging`, which the preferred one is not.
+    and proven to be better than `logging`, all candidates counted, which the preferred one is not even by itself.
     """
     joint = 1 - (1 - level) / max(len(estimates), 1)
     best = max(estimates, key=lambda name: estimates[name].value)
@@ -171,8 +171,9 @@ def best_by_value(
         gains = {name: one.value - start.value for name, one in estimates.items() if name != prefer}
         clear = [name for name, gain in gains.items() if _is_ahead(gain, difference_width(estimates[name], start))]
         if not clear and logging is not None:
-            proven = {name: _gain_low(one, logging, joint) > 0 for name, one in estimates.items()}
-            clear = [name for name, gain in gains.items() if gain > 0 and proven[name] and not proven[prefer]]
+            unproven = _gain_low(start, logging, level) <= 0
+            better = [name for name, gain in gains.items() if unproven and gain > 0]
+            clear = [name for name in better if _gain_low(estimates[name], logging, joint) > 0]
         best = max(clear, key=lambda name: gains[name], default=prefer)
     return best, max(estimates[best].value - estimates[best].width.half(joint), 0.0)
 
