@@ -410,6 +410,17 @@ def test_weights_that_take_few_values_have_no_tail() -> None:
     assert "tail of the weights" not in {one.name for one in judged(rows_of(np.ones(N))).checks}
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.1])
+def test_a_nearly_deterministic_policy_has_no_heavy_tail_under_uniform_logging(spread: float) -> None:
+    """Of 4,000 rows it takes the logged action in 80, with weights near 50; the others have hardly any weight."""
+    draw = np.random.default_rng(0)
+    ratio = np.exp(-draw.uniform(8, 30, 4000))
+    ratio[:80] = 50 * np.exp(spread * draw.standard_normal(80))
+    found = judged(rows_of(ratio))
+    assert "tail of the weights" not in {one.name for one in found.checks if not one.passed}
+    assert not any("Pareto" in reason for reason in found.verdict.reasons)
+
+
 def drifting(step: float, rows: int = 400, noise: float = 0.1) -> PolicyRows:
     """Rewards that are `step` higher in the later half, two rows a cluster, in mixed order."""
     order = np.random.default_rng(1).permutation(rows)

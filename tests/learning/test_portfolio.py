@@ -1,5 +1,6 @@
 """`method="auto"`: what it chooses is near the best of what it learned, and what it says about logging is true."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ QUICK: dict[str, Any] = {"learning_rate": 0.1, "show_progress": False}
 
 
 def test_auto_is_the_default_and_nearly_as_good_as_the_world_allows() -> None:
-    learned = learn_policy(LOG.without_propensities(), **QUICK)
+    learned = learn_policy(WORLD.log(1, 6000).without_propensities(), **QUICK)
     best = float(WORLD.rewards(TEST).amax(1).mean())
     logging, value = WORLD.value(WORLD.logging_policy, TEST), WORLD.value(learned, TEST)
     assert value > logging + 0.85 * (best - logging)
@@ -42,6 +43,18 @@ def test_auto_is_the_default_and_nearly_as_good_as_the_world_allows() -> None:
     assert choice.recommendation == "policy"
     assert 0 < chosen.gain_low <= value - logging
     assert all(one.seconds is not None and one.seconds >= 0 for one in choice.candidates)
+
+
+def test_a_candidate_whose_estimate_the_checks_refuse_is_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["offpolicy.evaluation.preflight"], "LEAST_EFFECTIVE", 1e6)
+    choice = learn_policy(WORLD.log(1, 6000).without_propensities(), **QUICK).choice
+    assert choice is not None
+    chosen = next(one for one in choice.candidates if one.chosen)
+    assert chosen.gain_low is not None
+    assert chosen.gain_low > 0
+    assert choice.recommendation == "experiment"
+    assert "effective sample size is" in choice.sentence
+    assert "test it on a share of the traffic" in choice.sentence
 
 
 def test_the_preferred_candidate_stays_unless_another_is_clearly_better() -> None:

@@ -41,6 +41,9 @@ LEAST_REPEATED_SHARE = 0.1
 """Share of the rows that must lie in such contexts; fewer may be duplicates."""
 HEAVIEST_TAIL = 1.0
 """A Pareto shape beyond this leaves the weights without a mean."""
+NEGLIGIBLE = 0.001
+"""Clusters below this share of the mean weight are not among those whose tail is judged: a policy that nearly always
+takes one action leaves most rows next to no weight, and a tail that reaches down to them looks endless."""
 CLEAR_DRIFT = 4.0
 """Standard errors beyond which rewards have moved over time for certain."""
 CERTAIN = 0.99
@@ -104,7 +107,7 @@ def _weight_checks(rows: RowStatistics) -> list[Check]:
     for most, weights, counts, units in rows.map(_cluster_weights):
         largest, total, events, clusters = max(largest, most), total + weights, events + counts, clusters + units
     mean = total / events if events > 0 else 0.0
-    plain, squares, away = rows.total(_weight_squares, largest, mean)
+    plain, squares, away, carrying = rows.total(_weight_squares, largest, mean, NEGLIGIBLE * total / max(clusters, 1))
     effective = float(plain**2 / squares) if largest > 0 else 0.0
     share = largest / total if total > 0 else 1.0
     error = float(np.sqrt(away)) / events
@@ -128,7 +131,7 @@ def _weight_checks(rows: RowStatistics) -> list[Check]:
             passed=abs(mean - 1) <= min(slack, MOST_MEAN_WEIGHT_SLACK),
             meaning=f"1 where the estimated propensities are right; its standard error is {error:.2g}",
         ),
-        *_tail_check(rows, clusters),
+        *_tail_check(rows, int(carrying)),
     ]
 
 
@@ -144,12 +147,14 @@ def _cluster_weights(rows: PolicyRows) -> tuple[float, float, float, int]:
     return float(weight.max(initial=0.0)), float(weight.sum()), float(sums.columns[:, ROWS].sum()), len(weight)
 
 
-def _weight_squares(rows: PolicyRows, largest: float, mean: float) -> Array:
-    """Σ of weights and of their squares in units of the largest, and of squared distances from the mean weight."""
+def _weight_squares(rows: PolicyRows, largest: float, mean: float, least: float) -> Array:
+    """Σ of weights and of their squares in units of the largest, of squared distances from the mean weight, and of
+    clusters that weigh at least so much."""
     sums = _ips(rows)
     weight, events = sums.columns[:, WEIGHT], sums.columns[:, ROWS]
     unit = weight / largest if largest > 0 else weight
-    return np.array([unit.sum(), np.square(unit).sum(), np.square(weight - mean * events).sum()])
+    away = np.square(weight - mean * events).sum()
+    return np.array([unit.sum(), np.square(unit).sum(), away, (weight >= least).sum()])
 
 
 def _largest_weights(rows: PolicyRows, count: int) -> Array:
@@ -157,10 +162,10 @@ def _largest_weights(rows: PolicyRows, count: int) -> Array:
     return weight if len(weight) <= count else np.partition(weight, len(weight) - count)[-count:]
 
 
-def _tail_check(rows: RowStatistics, clusters: int) -> list[Check]:
-    """The shape of the tail; weights that take few values have none."""
-    largest = np.concatenate(list(rows.map(_largest_weights, tail_size(clusters) + 1)))
-    shape = pareto_shape(largest, clusters)
+def _tail_check(rows: RowStatistics, carrying: int) -> list[Check]:
+    """The shape of the tail of the weights that are not negligible; weights that take few values have none."""
+    largest = np.concatenate(list(rows.map(_largest_weights, tail_size(carrying) + 1)))
+    shape = pareto_shape(largest, carrying)
     if shape is None:
         return []
     grades = ((0.5, "good"), (0.7, "usable"), (HEAVIEST_TAIL, "unreliable unless the weights are shrunk"))

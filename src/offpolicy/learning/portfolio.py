@@ -2,18 +2,19 @@
 
 Candidates are compared by their values and paired differences; the direct method is preferred, and another one takes
 its place only where held-out rows say so beyond two standard errors. Against logging a lower bound of the difference
-decides, taken at a level at which the bounds of all candidates hold at once: the choice is part of the level.
+decides, taken at a level at which the bounds of all candidates hold at once: the choice is part of the level. A
+candidate is recommended only where the verdict on its estimate is that the log can answer.
 """
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Evaluator, compare
 from offpolicy.learning.config import LearnerConfig, resolve_config
 from offpolicy.learning.methods import find_method
-from offpolicy.results import LOGGING, Candidate, Choice
+from offpolicy.results import LOGGING, Candidate, Choice, Preflight
 
 AUTO = "auto"
 PORTFOLIO = ("dm", "uips_dr", "uips", "wll", "ce")
@@ -73,15 +74,22 @@ def choice_of(evaluator: Evaluator, seconds: Mapping[str, float]) -> Choice:
             )
         )
     chosen = next(one for one in candidates if one.chosen)
+    verdict, sentence = _recommendation(chosen, level, evaluator.preflights[best])
+    return Choice(method=best, recommendation=verdict, sentence=sentence, candidates=candidates)
+
+
+def _recommendation(
+    chosen: Candidate, level: float, preflight: Preflight
+) -> tuple[Literal["policy", "experiment", "logging"], str]:
+    """Whether the chosen candidate is proven to be better than logging, by an estimate that its checks allow."""
     ends = f"{chosen.gain:+.4g} (at least {chosen.gain_low:+.4g} at {level:.0%}, all candidates counted)"
     if chosen.gain is not None and chosen.gain <= 0:
-        verdict, sentence = "logging", f"Stay with logging: no candidate is estimated to be better; {best} is {ends}."
-    elif chosen.gain_low is not None and chosen.gain_low > 0:
-        verdict, sentence = "policy", f"{best} is better than logging by {ends}."
-    else:
-        verdict = "experiment"
-        sentence = (
-            f"{best} is estimated to be better than logging by {ends}, which these rows do not prove: stay with "
-            "logging, or test it on a share of the traffic."
-        )
-    return Choice(method=best, recommendation=verdict, sentence=sentence, candidates=candidates)  # type: ignore[arg-type]
+        return "logging", f"Stay with logging: no candidate is estimated to be better; {chosen.method} is {ends}."
+    estimated = f"{chosen.method} is estimated to be better than logging by {ends}"
+    on_test = "stay with logging, or test it on a share of the traffic."
+    if chosen.gain_low is None or chosen.gain_low <= 0:
+        return "experiment", f"{estimated}, which these rows do not prove: {on_test}"
+    if not preflight.verdict.answerable:
+        reason = preflight.verdict.reasons[0]
+        return "experiment", f"{estimated}, but the estimate cannot be relied on: {reason}. So {on_test}"
+    return "policy", f"{chosen.method} is better than logging by {ends}."
