@@ -20,15 +20,8 @@ from offpolicy.log.hashing import digest, vocabulary_hashes
 from offpolicy.log.ids import codes_in
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin, Part
-from offpolicy.log.readers import (
-    Shared,
-    TypedRows,
-    columns_of,
-    given_actions,
-    log_of,
-    needed_columns,
-    typed_rows,
-)
+from offpolicy.log.readers import Shared, columns_of, log_of, needed_columns
+from offpolicy.log.roles import TypedRows, given_actions, typed_rows
 from offpolicy.log.schema import LogSchema
 from offpolicy.log.shards import SHARDS, arranged, unit_hashes
 from offpolicy.log.slates import shows_repeats

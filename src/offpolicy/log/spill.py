@@ -15,7 +15,7 @@ from offpolicy.log.features import Kind, Vocabulary
 from offpolicy.log.hashing import Hashes, table_hashes, vocabulary_hashes
 from offpolicy.log.offers import Offers
 from offpolicy.log.origin import Origin
-from offpolicy.log.readers import TypedRows
+from offpolicy.log.roles import TypedRows
 from offpolicy.log.shards import shard_of
 
 OFFERED = "offered"
