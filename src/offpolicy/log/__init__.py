@@ -1,6 +1,7 @@
 """The log: what was shown to whom and what came of it, checked once and then trusted."""
 
 from offpolicy.log.actions import ActionTable
+from offpolicy.log.assignment import Unit
 from offpolicy.log.batched import STREAMED, Files, free_memory, memory_needed
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.candidates import Candidates
@@ -36,7 +37,7 @@ from offpolicy.log.formats.vowpal_log import range_of_rewards, read_vowpal, to_c
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.instants import instant
-from offpolicy.log.logged_data import LoggedData, Unit
+from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
