@@ -11,6 +11,7 @@ from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.expressions import expression
 from offpolicy.log.features import (
     COLUMNS,
+    KINDS,
     BagColumn,
     CategoricalColumn,
     Column,
@@ -45,7 +46,7 @@ from offpolicy.log.preparation import Preparing
 from offpolicy.log.prepare import Prepared, byte_count, prepare_log, prepare_rows
 from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
-from offpolicy.log.schema import LogSchema, listed, nearest
+from offpolicy.log.schema import ROLES, LogSchema, listed, nearest
 from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
 from offpolicy.log.store import is_store, open_store, read_manifest
@@ -57,7 +58,9 @@ from offpolicy.log.treatment import EVERY, Missing
 __all__ = [
     "COLUMNS",
     "EVERY",
+    "KINDS",
     "READ_ERRORS",
+    "ROLES",
     "STREAMED",
     "SUFFIXES",
     "ActionTable",
