@@ -57,7 +57,7 @@ class Passes:
         self.ids: dict[str, Distinct] = {}
 
     def look(self) -> None:
-        """Decide what columns of text hold."""
+        """Find out what columns of text hold."""
         schema = self.schema
         spelled = [] if self.given is None or self.given.vocabulary.ids.dtype != pl.String else [schema.action]
         kinds: dict[str, Kind] = dict(schema.kinds)

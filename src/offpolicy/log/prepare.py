@@ -1,6 +1,6 @@
 """`prepare_log`: files of any size become a store, in memory that does not grow with them.
 
-Files are read twice, piece by piece (text once more before, to settle what its columns hold): first to find every
+Files are read twice, piece by piece (text once more before, to find out what its columns hold): first to find every
 problem and all ids, then to send rows to their shards. Each shard is then ordered and written by itself. A preparation
 that was killed goes on with the first shard that is not written when it is run again.
 """
