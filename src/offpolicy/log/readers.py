@@ -84,24 +84,7 @@ def read_log(
     The position joins the context, and what stands above in the same request is no candidate, unless the log shows an
     action twice in a request. `propensity` is then that of the action given those above.
     """
-    schema = LogSchema(
-        context=context,
-        action=action,
-        reward=reward,
-        propensity=propensity,
-        cluster=cluster,
-        timestamp=timestamp,
-        kinds={} if kinds is None else kinds,
-        missing=missing,
-        reward_range=UNIT_RANGE if reward_range is None else reward_range,
-        candidates=candidates,
-        candidate_features=candidate_features,
-        request=request,
-        shown=shown,
-        position=position,
-        keep_prob=keep_prob,
-        row_weight=row_weight,
-    )
+    schema = LogSchema.of(locals())
     log = read_rows(source, schema, actions, keep, winsorise).log
     return log.take(~log.duplicates) if drop_duplicates else log
 
