@@ -19,7 +19,6 @@ from offpolicy.log.features import (
     FeatureTable,
     Kind,
     NumericColumn,
-    Vocabulary,
     column_parts,
 )
 from offpolicy.log.files import (
@@ -54,6 +53,7 @@ from offpolicy.log.store_writer import StoreWriter, in_store, write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
+from offpolicy.log.vocabulary import Vocabulary
 
 __all__ = [
     "COLUMNS",

@@ -20,12 +20,12 @@ from offpolicy.log.features import (
     FeatureTable,
     Kind,
     NumericColumn,
-    Vocabulary,
 )
 from offpolicy.log.grouping import RowGroups, group_rows
 from offpolicy.log.ids import id_series, owned
 from offpolicy.log.origin import Origin
 from offpolicy.log.text import numbers_in, split_text, typed_text
+from offpolicy.log.vocabulary import Vocabulary
 
 PLAIN_IDS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
 DROP_OR_FILL = "Fill it in or drop the row."

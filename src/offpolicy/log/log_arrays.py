@@ -14,7 +14,7 @@ from offpolicy.log.actions import ActionTable
 from offpolicy.log.assignment import Rows
 from offpolicy.log.batches import LogBatch, batches_of
 from offpolicy.log.candidates import Candidates
-from offpolicy.log.features import FeatureTable, Vocabulary
+from offpolicy.log.features import FeatureTable
 from offpolicy.log.hashing import (
     Hashes,
     digest,
@@ -37,6 +37,7 @@ from offpolicy.log.rules import (
 )
 from offpolicy.log.shards import Layout, shard_view
 from offpolicy.log.slates import check_nested, check_slates, slate_table
+from offpolicy.log.vocabulary import Vocabulary
 
 FloatOrArray = TypeVar("FloatOrArray", float, npt.NDArray[np.float64])
 

@@ -15,11 +15,11 @@ from offpolicy.log.actions import ActionTable, coded_actions
 from offpolicy.log.arrays import context_table, deduplicated
 from offpolicy.log.assignment import Rows, Unit, checked_folds, checked_fractions, part_of_rows, part_of_units
 from offpolicy.log.candidates import Candidates
-from offpolicy.log.features import FeatureTable, Vocabulary, trusted
+from offpolicy.log.features import FeatureTable
 from offpolicy.log.hashing import (
     uniform,
 )
-from offpolicy.log.ids import owned
+from offpolicy.log.ids import owned, trusted
 from offpolicy.log.log_arrays import LogArrays
 from offpolicy.log.mapped import AT_ONCE, gathered
 from offpolicy.log.rewards import checked_range, data_range, rescaled, to_unit, winsorised
@@ -31,6 +31,7 @@ from offpolicy.log.rules import (
 from offpolicy.log.shards import SHARDS, arranged, unit_hashes
 from offpolicy.log.slates import coded_positions, slate_contexts
 from offpolicy.log.summary import summary
+from offpolicy.log.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from offpolicy.log.store import StoreShard

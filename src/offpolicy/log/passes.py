@@ -12,7 +12,7 @@ from offpolicy.log.actions import ActionTable
 from offpolicy.log.batched import Files
 from offpolicy.log.derived import derived, source_of
 from offpolicy.log.encode import flattened
-from offpolicy.log.features import BagColumn, CategoricalColumn, Kind, Vocabulary
+from offpolicy.log.features import BagColumn, CategoricalColumn, Kind
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.readers import Shared, columns_of, needed_columns
@@ -21,6 +21,7 @@ from offpolicy.log.schema import LogSchema
 from offpolicy.log.spill import Columns, Distinct, frame_of, spill, unit_hashes_of
 from offpolicy.log.store_writer import grown
 from offpolicy.log.treatment import AbsentError, Decided, Treatment, none_left, notes_of
+from offpolicy.log.vocabulary import Vocabulary
 from offpolicy.progress import progress
 
 

@@ -13,9 +13,8 @@ from offpolicy.atomic import remove_tree, write_atomic
 from offpolicy.errors import LogError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.batched import Files
-from offpolicy.log.features import Vocabulary, trusted
 from offpolicy.log.hashing import digest, vocabulary_hashes
-from offpolicy.log.ids import codes_in
+from offpolicy.log.ids import codes_in, trusted
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.passes import Passes
@@ -26,6 +25,7 @@ from offpolicy.log.slates import shows_repeats
 from offpolicy.log.spill import Columns, spill_file, spilled
 from offpolicy.log.store import open_store
 from offpolicy.log.store_writer import StoreWriter, staging_of, write_frame
+from offpolicy.log.vocabulary import Vocabulary
 from offpolicy.progress import progress
 
 MEMORY = 2 * 2**30

@@ -13,9 +13,9 @@ from offpolicy.errors import LogError, ParameterError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.encode import distinct_contexts, numbers
 from offpolicy.log.expressions import Expression, expression
-from offpolicy.log.features import Kind, Vocabulary, trusted
+from offpolicy.log.features import Kind
 from offpolicy.log.frames import frame_kind
-from offpolicy.log.ids import Codes, codes_in, owned
+from offpolicy.log.ids import Codes, codes_in, owned, trusted
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import CANDIDATES, known_by_request, one_row_a_request
 from offpolicy.log.origin import Origin
@@ -26,6 +26,7 @@ from offpolicy.log.slates import check_nested, coded_positions, not_yet_shown, s
 from offpolicy.log.tables import Table, read_table, source_names
 from offpolicy.log.text import typed_text
 from offpolicy.log.treatment import Missing, Treatment
+from offpolicy.log.vocabulary import Vocabulary
 
 Source: TypeAlias = str | Path | Sequence[str | Path] | Any
 """A path or glob, several of them, or a pandas, polars or arrow frame."""

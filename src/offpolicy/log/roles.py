@@ -12,7 +12,7 @@ from offpolicy.errors import Fix, LogError, ParameterError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.derived import missing as missing_values
 from offpolicy.log.encode import RawColumns, features_of, ids, numbers
-from offpolicy.log.features import Kind, Vocabulary
+from offpolicy.log.features import Kind
 from offpolicy.log.ids import UNKNOWN, codes_in
 from offpolicy.log.offers import Offers
 from offpolicy.log.origin import Origin
@@ -20,6 +20,7 @@ from offpolicy.log.schema import LogSchema
 from offpolicy.log.tables import Table, read_table
 from offpolicy.log.text import typed_text
 from offpolicy.log.treatment import Treatment, Typed
+from offpolicy.log.vocabulary import Vocabulary
 
 MAY_BE_CONTEXT = ("cluster", "timestamp", "request", "position")
 """Roles whose column may be one of the context too."""

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import polars as pl
 
 from offpolicy.errors import LogError, ParameterError
-from offpolicy.log.features import Vocabulary, trusted
 from offpolicy.log.hashing import Hashes, mixed, number_hashes, uniform
-from offpolicy.log.ids import owned
+from offpolicy.log.ids import owned, trusted
+from offpolicy.log.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from offpolicy.log.log_arrays import LogArrays
