@@ -9,13 +9,12 @@ coverage.py.
 """
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coverage import EVERY, PLAIN, collect, summarise
-from figures import Figure, arguments
+from coverage import EVERY, PLAIN, collect, options_of_runs, summarise
+from figures import Figure
 
 ORACLE = "snips, true propensities"
 LIMITS = {"best": 1.15, "snips": 0.8}
@@ -81,13 +80,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--table", action="store_true", help="the table in Markdown")
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--settings", default=",".join(map(str, range(len(EVERY)))))
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("runs/coverage.jsonl"))
-    options = parser.parse_args()
+    options = options_of_runs(__doc__)
     chosen = [int(s) for s in options.settings.split(",")]
     table = root_mean_squares(collect(options.out, chosen, options.runs, options.workers))
     if options.table:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from figures import arguments
 from jester_setting import Jester, JesterSetting
 from offpolicy.engine import Job, WorkerPool
 from offpolicy.estimators import ESTIMATORS
@@ -274,15 +275,19 @@ def _shown(ratio: float | None) -> str:
     return "∞" if ratio is None else f"{ratio:.2f}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+def options_of_runs(description: str | None) -> argparse.Namespace:
+    """Which runs of which settings, and where they are kept."""
+    parser = arguments(description)
     parser.add_argument("--table", action="store_true", help="the table in Markdown")
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--settings", default=",".join(map(str, range(len(EVERY)))))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/coverage.jsonl"))
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = options_of_runs(__doc__)
     settings = [int(s) for s in options.settings.split(",")]
     runs = collect(options.out, settings, options.runs, options.workers)
     table = summarise(runs)

@@ -21,9 +21,8 @@ import torch
 
 import figures
 from offpolicy.evaluation import evaluate
-from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData, NumericColumn
+from offpolicy.log import EmbeddingColumn, FeatureTable, LoggedData, NumericColumn, Vocabulary
 from offpolicy.log.actions import ActionTable
-from offpolicy.log.features import Vocabulary
 from offpolicy.policies import LinearSoftmaxPolicy
 from offpolicy.threads import set_threads
 

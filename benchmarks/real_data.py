@@ -14,17 +14,11 @@ import numpy as np
 
 from offpolicy import evaluate
 from offpolicy.datasets import load_obd
+from offpolicy.evaluation import clustered_mean
 from offpolicy.policies import UniformPolicy
 from offpolicy.propensity import fit_logging_policy
 
 PER_THOUSAND = 1000.0
-
-
-def mean_and_error(log: Any) -> tuple[float, float]:
-    """Mean clicks and their clustered error."""
-    mean = float(log.reward.mean())
-    residual = np.bincount(log.cluster_index, log.reward - mean)
-    return mean, float(np.sqrt(np.square(residual).sum())) / log.n_rows
 
 
 def rows(data: str | None) -> list[dict[str, Any]]:
@@ -36,7 +30,9 @@ def rows(data: str | None) -> list[dict[str, Any]]:
     for name, logged_by in (("random", "bts"), ("bts", "random")):
         found = evaluate(logs[logged_by].without_propensities(), {name: targets[name]}, fitted[logged_by])
         difference = next(one for one in found.comparisons if one.candidate == name)
-        (mine, own), (other, error) = mean_and_error(logs[name]), mean_and_error(logs[logged_by])
+        (mine, own), (other, error) = (
+            clustered_mean(logs[one].reward, logs[one].cluster_index) for one in (name, logged_by)
+        )
         table.append(
             {
                 "policy": name,

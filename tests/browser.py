@@ -9,8 +9,11 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 FLAGS = (
     "--headless",
@@ -47,6 +50,23 @@ def install_chromium() -> str:
         if run.returncode:
             return f"{said} failed: {run.stderr[-300:]}"
     return "" if chromium() else "apt-get installed chromium, but it is not on the path"
+
+
+def chromium_or_skip() -> str:
+    """The browser's path, installed where it can be; without one the test is skipped."""
+    reason = "" if chromium() else install_chromium()
+    path = chromium()
+    if path is None:
+        pytest.skip(reason)
+    return path
+
+
+def kept_folder(otherwise: Callable[[], Path]) -> Path:
+    """Where screenshots stay: OFFPOLICY_ARTIFACTS, or another folder."""
+    chosen = os.environ.get("OFFPOLICY_ARTIFACTS")
+    folder = Path(chosen) if chosen else otherwise()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _pipe() -> tuple[int, int]:

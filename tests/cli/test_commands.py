@@ -1,30 +1,18 @@
-"""The commands on real files: from a log to a decision, configuration, errors, exit codes, kills and fuzz."""
+"""The commands on real files: from a log to a decision, configuration, errors, exit codes and kills."""
 
-import contextlib
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import polars as pl
 import pytest
-import typer
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from killer import Killer
 from offpolicy.artifacts import load_policy
 from offpolicy.atomic import current_version, leftovers
 from offpolicy.cli import app
-from offpolicy.cli.config import config_values
 from offpolicy.cli.pages import command_pages
-from offpolicy.errors import ParameterError
 from small_log import ACTIONS, a_frame, cb_lines, dsjson_lines, refused, run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -302,63 +290,6 @@ def test_the_commands_page_is_current() -> None:
 # Kills
 
 
-SPAWNER = """
-import json, os, sys
-import offpolicy.workflows
-from offpolicy.cli import main
-print("ready", flush=True)
-for line in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        main(json.loads(line))
-    print(pid, flush=True)
-    os.waitpid(pid, 0)
-    print("gone", flush=True)
-"""
-"""Loads the libraries once; every command then runs, and dies, in a process of its own."""
-
-
-class Killer:
-    """Runs commands in their own processes and kills them."""
-
-    def __init__(self, seed: int) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", SPAWNER]
-        pipe = subprocess.PIPE
-        self.process: Any = cast("Any", subprocess.Popen(command, text=True, env=environment, stdin=pipe, stdout=pipe))
-        self.chance = random.Random(seed)
-        assert self.process.stdout.readline() == "ready\n"
-
-    def __enter__(self) -> "Killer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self.process:
-            self.process.stdin.close()
-
-    def kill(self, arguments: list[str], ready: Callable[[], Any]) -> None:
-        """Start a command and kill it a random moment after it is ready."""
-        self.process.stdin.write(json.dumps(arguments) + "\n")
-        self.process.stdin.flush()
-        pid = int(self.process.stdout.readline())
-        limit = time.monotonic() + 120
-        while not ready() and time.monotonic() < limit and not self._gone(pid):
-            time.sleep(0.002)
-        time.sleep(self.chance.uniform(0, 0.2))
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        assert self.process.stdout.readline() == "gone\n"
-
-    @staticmethod
-    def _gone(pid: int) -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        return False
-
-
 def check_learning(folder: Path, work: Path, tries: int, killer: Killer) -> None:
     """However often it is killed, learning ends with the very policy of an undisturbed run."""
     given = [*COLUMNS, "--method", "uips", "--epochs", "12", "--no-propensity-models"]
@@ -416,62 +347,3 @@ def test_kill_twenty_times(folder: Path, tmp_path: Path) -> None:
     with Killer(seed=int(time.time())) as killer:
         check_learning(folder, tmp_path, 20, killer)
         check_recommending(folder, tmp_path, 20, killer)
-
-
-# Fuzz
-
-KEYS = ["log", "context", "action", "reward", "propensity", "cluster", "timestamp", "kind", "reward-range"]
-KEYS += ["reward_range", "actions", "seed", "config", "json", "policy", "out", "level", "debug", "x"]
-WORDS = st.sampled_from(
-    ["segment", "age", "item", "click", "pscore", "user", "0,1", "age=numeric", "~x/y", "1e999", ""]
-)
-scalars = (
-    st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | WORDS | st.text(max_size=5) | st.just("2024-01-31")
-)
-toml_values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
-    max_leaves=4,
-)
-documents = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), toml_values, max_size=4)
-
-
-def toml_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {toml_text(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml_text, value)) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    return "2024-01-31" if value == "2024-01-31" else json.dumps(value)
-
-
-def check_configuration(folder: Path, document: dict[str, Any], garbage: str) -> None:
-    """Every command reads the file or refuses it with a paragraph; inspect then does its work or refuses too."""
-    config = folder / "fuzz.toml"
-    lines = "\n".join(f"{json.dumps(key)} = {toml_text(value)}" for key, value in document.items())
-    config.write_text(lines + "\n" + garbage, encoding="utf-8")
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
-        with contextlib.suppress(ParameterError):
-            config_values(config, command.params, name)
-    found = run("inspect", folder / "tiny.csv", "--config", config)
-    assert found.code in (0, 1), found
-    assert (found.err == "") == (found.code == 0)
-    assert "Traceback" not in found.err
-
-
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(document=documents, garbage=st.just("") | st.text(max_size=5))
-def test_any_configuration_file_is_obeyed_or_refused(tmp_path: Path, document: dict[str, Any], garbage: str) -> None:
-    a_frame(40).write_csv(tmp_path / "tiny.csv")
-    check_configuration(tmp_path, document, garbage)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=10_000, suppress_health_check=list(HealthCheck), deadline=None)
-@given(document=documents, garbage=st.just("") | st.text(max_size=5))
-def test_any_of_many_configuration_files(tmp_path: Path, document: dict[str, Any], garbage: str) -> None:
-    a_frame(40).write_csv(tmp_path / "tiny.csv")
-    check_configuration(tmp_path, document, garbage)

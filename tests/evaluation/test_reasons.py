@@ -13,8 +13,8 @@ LOG = LinearSoftmaxWorld.draw(3, n_actions=6, dimensions=3).log(0, n_contexts=20
 def test_every_failed_check_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = ("MEAN_WEIGHT_SLACK", "LARGEST_SHARE", "UNSUPPORTED_MASS", "CONTRADICTION", "DETERMINISTIC", "WIDEST")
     for name in (*limits, "HEAVIEST_TAIL"):
-        monkeypatch.setattr(sys.modules["offpolicy.evaluation.preflight"], name, -10.0)
-    monkeypatch.setattr(sys.modules["offpolicy.evaluation.preflight"], "LEAST_EFFECTIVE", 1000.0)
+        monkeypatch.setattr(sys.modules["offpolicy.evaluation.diagnostics"], name, -10.0)
+    monkeypatch.setattr(sys.modules["offpolicy.evaluation.diagnostics"], "LEAST_EFFECTIVE", 1000.0)
     found = evaluate(LOG.without_propensities(), "uniform", "linear", estimators=("snips",))["policy"].preflight
     failed = {check.name: check.value for check in found.checks if not check.passed}
     holds = {"reward varies", "repeats"}  # whatever the limits

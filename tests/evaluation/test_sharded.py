@@ -163,7 +163,7 @@ def killing(engine: Engine, kills: int, monkeypatch: pytest.MonkeyPatch) -> list
 def test_clusters_beyond_the_most_units_are_summed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     log = a_log()
     full = found(log.undivided)
-    monkeypatch.setattr(import_module("offpolicy.evaluation.evaluator"), "UNITS", 8 * 40)
+    monkeypatch.setattr(import_module("offpolicy.evaluation.evaluated"), "UNITS", 8 * 40)
     with Evaluator(nuisances(log), POLICIES) as evaluator:
         terms = evaluator.rows["smooth"].clustered_all([Asked("snips")])[0]
         grouped = evaluator.evaluation

@@ -46,7 +46,7 @@ def test_auto_is_the_default_and_nearly_as_good_as_the_world_allows() -> None:
 
 
 def test_a_candidate_whose_estimate_the_checks_refuse_is_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["offpolicy.evaluation.preflight"], "LEAST_EFFECTIVE", 1e6)
+    monkeypatch.setattr(sys.modules["offpolicy.evaluation.diagnostics"], "LEAST_EFFECTIVE", 1e6)
     choice = learn_policy(WORLD.log(1, 6000).without_propensities(), **QUICK).choice
     assert choice is not None
     chosen = next(one for one in choice.candidates if one.chosen)

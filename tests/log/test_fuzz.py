@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offpolicy.errors import OffPolicyError
+from offpolicy.workflows.log_spec import LogSpec
 from offpolicy.workflows.prepare import resolve
-from offpolicy.workflows.roles import LogSpec
 from small_log import a_frame
 
 FRAME = a_frame(40).with_columns(

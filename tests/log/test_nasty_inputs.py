@@ -14,8 +14,8 @@ import pytest
 
 from offpolicy.errors import LogError, OffPolicyError
 from offpolicy.log import LoggedData, NumericColumn, read_log
+from offpolicy.workflows.log_spec import LogSpec
 from offpolicy.workflows.prepare import resolve
-from offpolicy.workflows.roles import LogSpec
 
 N = 12
 PLAIN = pl.DataFrame(

@@ -1,14 +1,13 @@
 """The report in a real browser: headless Chromium, installed where it is missing and can be."""
 
 import base64
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from browser import Page, chromium, install_chromium
+from browser import Page, chromium_or_skip, kept_folder
 from offpolicy.report.html import write_report
 from report_results import HOSTILE, results
 
@@ -18,21 +17,13 @@ BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots stay: OFFPOLICY_ARTIFACTS, or pytest's folder."""
-    chosen = os.environ.get("OFFPOLICY_ARTIFACTS")
-    folder = Path(chosen) if chosen else tmp_path_factory.mktemp("report-artifacts")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return kept_folder(lambda: tmp_path_factory.mktemp("report-artifacts"))
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    reason = "" if chromium() else install_chromium()
-    browser = chromium()
-    if browser is None:
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("browser")
-    with Page(browser, folder / "profile") as opened:
+    with Page(chromium_or_skip(), folder / "profile") as opened:
         opened.open(write_report(results(), folder / "report.html"))
         yield opened
 

@@ -64,7 +64,7 @@ def test_estimates_comparisons_and_checks_have_their_tables() -> None:
         found.to_frame("nothing")
 
 
-@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "  =1+1"])
+@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "  =1+1", "-5\n"])
 def test_no_spreadsheet_runs_a_cell(text: str) -> None:
     written = Table(("policy", "value"), ((text, -0.5),)).to_csv()
     (head, row) = list(csv.reader(io.StringIO(written, newline="")))

@@ -1,6 +1,5 @@
 """The page of a server: an interval that may be looked at any time, and what a person sees in a real browser."""
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from browser import Page, chromium, install_chromium
+from browser import Page, chromium_or_skip, kept_folder
 from offpolicy.serving import Decider, EventStore, Join
 from offpolicy.serving.live import ConfidenceSequence, LiveStatus
 from offpolicy.serving.records import decision_row
@@ -74,18 +73,12 @@ def test_the_value_without_exploration_comes_from_the_record(tmp_path: Path, pol
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    chosen = os.environ.get("OFFPOLICY_ARTIFACTS")
-    folder = Path(chosen) if chosen else tmp_path_factory.mktemp("serving-artifacts")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return kept_folder(lambda: tmp_path_factory.mktemp("serving-artifacts"))
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> Iterator[tuple[Page, Any]]:
-    reason = "" if chromium() else install_chromium()
-    browser = chromium()
-    if browser is None:
-        pytest.skip(reason)
+    browser = chromium_or_skip()
     folder = tmp_path_factory.mktemp("live")
     options = {
         "run": str(policy),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pictures
-from browser import Page, chromium, install_chromium
+from browser import Page, chromium_or_skip, kept_folder
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("index", "quickstart", "concepts", "evaluation", "api")
@@ -41,20 +41,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots stay: OFFPOLICY_ARTIFACTS, or pytest's folder."""
-    chosen = os.environ.get("OFFPOLICY_ARTIFACTS")
-    folder = Path(chosen) if chosen else tmp_path_factory.mktemp("site-artifacts")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return kept_folder(lambda: tmp_path_factory.mktemp("site-artifacts"))
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    reason = "" if chromium() else install_chromium()
-    path = chromium()
-    if path is None:
-        pytest.skip(reason)
-    with Page(path, tmp_path_factory.mktemp("browser") / "profile") as opened:
+    with Page(chromium_or_skip(), tmp_path_factory.mktemp("browser") / "profile") as opened:
         yield opened
 
 

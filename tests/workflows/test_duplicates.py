@@ -11,7 +11,7 @@ import pytest
 from offpolicy import evaluate, read_log
 from offpolicy.log import LoggedData
 from offpolicy.workflows.inspect import run_inspect
-from offpolicy.workflows.roles import LogSpec
+from offpolicy.workflows.log_spec import LogSpec
 from small_log import run
 
 N = 600

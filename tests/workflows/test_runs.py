@@ -21,8 +21,8 @@ from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.findings import weight_histogram
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
+from offpolicy.workflows.log_spec import LogSpec
 from offpolicy.workflows.prepare import resolve
-from offpolicy.workflows.roles import LogSpec
 from offpolicy.workflows.run import RunOptions
 from small_log import a_frame
 

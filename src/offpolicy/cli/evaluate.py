@@ -165,8 +165,8 @@ def evaluate(
         "held_out_after": held_out_after,
         "out": out,
     }
-    with working(ctx) as crew:
-        run = run_evaluate(replace(spec, key=tuple(key or ())), named, replace(options, engine=crew), **more)
+    with working(ctx) as started:
+        run = run_evaluate(replace(spec, key=tuple(key or ())), named, replace(options, engine=started), **more)
     show_run(run, Format.json if as_json else form)
     if strict and run.refused:
         raise typer.Exit(2)

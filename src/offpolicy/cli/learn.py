@@ -84,12 +84,12 @@ def learn(
 
     options = Invocation.of(ctx).options(seed, level, logging_model, propensity_models, force)
     changes = learning_settings(scorer, epochs, set_)
-    with working(ctx) as crew:
+    with working(ctx) as started:
         run = run_learn(
             spec,
             method or ["auto"],
             out,
-            replace(options, engine=crew),
+            replace(options, engine=started),
             held_out=held_out,
             held_out_after=held_out_after,
             settings=changes,

@@ -55,8 +55,8 @@ def tune(
     options = Invocation.of(ctx).options(seed, 0.95, logging_model, False, False)
     changes = learning_settings(scorer, epochs, set_)
     more: dict[str, Any] = {"trials": trials, "space": space, "settings": changes, "out": out}
-    with working(ctx) as crew:
-        results, notes = run_tune(spec, method, replace(options, engine=crew), **more)
+    with working(ctx) as started:
+        results, notes = run_tune(spec, method, replace(options, engine=started), **more)
     if as_json:
         print_json(results)
         return

@@ -1,8 +1,9 @@
 """Estimate the value of a policy from a log: inputs, the one value formula, intervals, pre-flight and verdict."""
 
 from offpolicy.evaluation.auto import auto_estimate
-from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms, clustered
+from offpolicy.evaluation.clusters import ClusteredDifference, ClusteredTerms, clustered, clustered_mean
 from offpolicy.evaluation.comparison import compare
+from offpolicy.evaluation.diagnostics import shown_one_action
 from offpolicy.evaluation.evaluate import evaluate
 from offpolicy.evaluation.evaluator import Evaluator
 from offpolicy.evaluation.groups import action_groups, learned_groups
@@ -20,7 +21,7 @@ from offpolicy.evaluation.inputs import (
 )
 from offpolicy.evaluation.intervals import LEVEL
 from offpolicy.evaluation.options import DEFAULT_ESTIMATORS, GROUPED, Options
-from offpolicy.evaluation.preflight import preflight, shown_one_action
+from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.propensities import audit, compare_propensity_models
 from offpolicy.evaluation.ranking import ActionSets, Ranking, RankingSums, rank_all, rank_lists, top_actions
 from offpolicy.evaluation.rows import PolicyRows
@@ -60,6 +61,7 @@ __all__ = [
     "chosen_lambdas",
     "chosen_user_model",
     "clustered",
+    "clustered_mean",
     "compare",
     "compare_propensity_models",
     "evaluate",

@@ -350,6 +350,13 @@ def clustered(terms: Terms, cluster: Tensor, row_weight: Tensor | None = None) -
     return sums.finish()
 
 
+def clustered_mean(values: Array, cluster: NDArray[np.integer[Any]]) -> tuple[float, float]:
+    """The mean of numbers of rows, and its error over clusters."""
+    mean = float(values.mean())
+    residual = np.bincount(cluster, values - mean)
+    return mean, float(np.sqrt(np.square(residual).sum())) / len(values)
+
+
 def pooled(columns: Array, most: int, random: np.random.Generator) -> Array:
     """Clusters summed at random into at most `most` groups of nearly equal count: independent units still."""
     count = len(columns)

@@ -11,6 +11,7 @@ from scipy.stats import norm
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS, spread
 from offpolicy.evaluation.auto import WEIGHTS_ONLY, WITH_REWARDS, auto_estimate
+from offpolicy.evaluation.clusters import clustered_mean
 from offpolicy.evaluation.intervals import Interval, worst_case_over
 from offpolicy.evaluation.rows import PolicyRows, with_logging
 from offpolicy.evaluation.scale import Scale
@@ -117,17 +118,17 @@ def under_other_models(
     `rows_under` gives the policy's rows with another β̂.
     """
     others = beta.candidates or fit_logging_policy(log, "auto", seed=seed).candidates
-    tried: list[tuple[str, float, float | None, Policy]] = [
+    models: list[tuple[str, float, float | None, Policy]] = [
         ("uniform", beta.quality.uniform_log_likelihood, None, UniformPolicy(log.actions))
     ]
-    tried += [
+    models += [
         (one.name, one.quality.log_likelihood, one.quality.calibration_error, one.model.policy)
         for one in others
         if one.name not in ("uniform", beta.model)
     ]
-    tried.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
+    models.append((beta.model, beta.quality.log_likelihood, beta.quality.calibration_error, beta))
     return [
-        propensity_model_row(name, fit, error, rows_under(policy), scale, level) for name, fit, error, policy in tried
+        propensity_model_row(name, fit, error, rows_under(policy), scale, level) for name, fit, error, policy in models
     ]
 
 
@@ -190,7 +191,7 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
     offered = log.n_actions if log.candidates is None else log.candidates.sizes[log.context_index]
     weight = 1 / (offered * recorded)
     cluster = log.cluster_index
-    mean, error = _clustered_mean(weight, cluster)
+    mean, error = clustered_mean(weight, cluster)
     scores = _action_scores(log, recorded)
     worst = np.argsort(-np.abs(scores), kind="stable")[:10]
     limit = float(norm.isf(0.005 / log.n_actions))
@@ -199,7 +200,7 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
     train, rest = log.split((0.5, 0.5), seed=seed) if len(np.unique(cluster)) > 1 else (log, log)
     assert rest.logging_prob is not None
     own = logged_log_prob(fit_logging_policy(train, "auto", config=FitConfig.quick(seed), seed=seed), rest).numpy()
-    gain, gain_error = _clustered_mean(own - np.log(rest.logging_prob), rest.cluster_index)
+    gain, gain_error = clustered_mean(own - np.log(rest.logging_prob), rest.cluster_index)
     beaten = gain > 3 * gain_error + 0.01
     consistent = abs(mean - 1) <= 4 * error + 0.01 and not flagged and not beaten
     advice = (
@@ -217,12 +218,6 @@ def audit(log: LoggedData, *, seed: int = 0) -> Audit:
         consistent=consistent,
         advice=advice,
     )
-
-
-def _clustered_mean(values: npt.NDArray[np.float64], cluster: npt.NDArray[Any]) -> tuple[float, float]:
-    mean = float(values.mean())
-    residual = np.bincount(cluster, values - mean)
-    return mean, float(np.sqrt(np.square(residual).sum())) / len(values)
 
 
 def _action_scores(log: LoggedData, recorded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """The log: what was shown to whom and what came of it, checked once and then trusted."""
 
 from offpolicy.log.actions import ActionTable
+from offpolicy.log.assignment import Unit
 from offpolicy.log.batched import STREAMED, Files, free_memory, memory_needed
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.candidates import Candidates
@@ -10,6 +11,7 @@ from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.expressions import expression
 from offpolicy.log.features import (
     COLUMNS,
+    KINDS,
     BagColumn,
     CategoricalColumn,
     Column,
@@ -17,7 +19,6 @@ from offpolicy.log.features import (
     FeatureTable,
     Kind,
     NumericColumn,
-    Vocabulary,
     column_parts,
 )
 from offpolicy.log.files import (
@@ -36,7 +37,7 @@ from offpolicy.log.formats.vowpal_log import range_of_rewards, read_vowpal, to_c
 from offpolicy.log.hashing import digest, table_hashes
 from offpolicy.log.ids import Codes, Id, owned, sealed
 from offpolicy.log.instants import instant
-from offpolicy.log.logged_data import LoggedData, Unit
+from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import Offers, flags
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.parquet import check_columns
@@ -44,7 +45,7 @@ from offpolicy.log.preparation import Preparing
 from offpolicy.log.prepare import Prepared, byte_count, prepare_log, prepare_rows
 from offpolicy.log.readers import Reading, read_log, read_rows
 from offpolicy.log.rewards import winsorised
-from offpolicy.log.schema import LogSchema, listed, nearest
+from offpolicy.log.schema import ROLES, LogSchema, listed, nearest
 from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
 from offpolicy.log.store import is_store, open_store, read_manifest
@@ -52,11 +53,14 @@ from offpolicy.log.store_writer import StoreWriter, in_store, write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
 from offpolicy.log.text import split_text, typed_text
 from offpolicy.log.treatment import EVERY, Missing
+from offpolicy.log.vocabulary import Vocabulary
 
 __all__ = [
     "COLUMNS",
     "EVERY",
+    "KINDS",
     "READ_ERRORS",
+    "ROLES",
     "STREAMED",
     "SUFFIXES",
     "ActionTable",

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from offpolicy.errors import LogError, ParameterError
-from offpolicy.log.features import FeatureTable, Vocabulary
+from offpolicy.log.features import FeatureTable
 from offpolicy.log.ids import UNKNOWN, Codes, codes_in, id_series, owned
+from offpolicy.log.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

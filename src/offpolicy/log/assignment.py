@@ -5,15 +5,21 @@ or shuffling rows therefore never moves a unit to another part. Splits by time a
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from offpolicy.errors import ParameterError
 from offpolicy.log.hashing import Hashes, uniform
+from offpolicy.log.mapped import AT_ONCE, joined, mapped_file
+from offpolicy.log.rules import used_of
+
+if TYPE_CHECKING:
+    from offpolicy.log.log_arrays import LogArrays
 
 Rows = npt.NDArray[np.int64]
+Unit: TypeAlias = Literal["context", "cluster", "time", "row"]
 
 
 def checked_fractions(fractions: Sequence[float]) -> list[float]:
@@ -68,3 +74,35 @@ def part_in_time(instant: npt.NDArray[Any], shares: Sequence[float]) -> npt.NDAr
             "instants. Use larger fractions, fewer parts or more data."
         )
     return part[group]
+
+
+def part_of_rows(log: "LogArrays", shares: Sequence[float], by: Unit | None, key: str) -> Rows:
+    """The part of each row, its groups being clusters or contexts unless `by` says which."""
+    if by == "time":
+        return part_in_time(_unit(log, by), shares)
+    if by == "row":
+        return part_of_units(log.row_identities, shares, log.lineage + key)
+    unit = _unit(log, by)
+    present = np.flatnonzero(used_of(unit, int(unit.max()) + 1))
+    hashes = log.cluster_hashes
+    if by == "context" or log.cluster is None:
+        hashes = log.context_hashes if log.candidates is None else np.unique(log._feature_hashes)
+    part: Rows = np.zeros(int(present[-1]) + 1, dtype=np.int64)
+    part[present] = part_of_units(hashes[present], shares, log.lineage + key)
+    pieces = (part[unit[start : start + AT_ONCE]] for start in range(0, len(unit), AT_ONCE))
+    return joined(pieces, len(unit), np.int64, mapped_file(log.action))
+
+
+def _unit(log: "LogArrays", by: Unit | None) -> npt.NDArray[Any]:
+    """What a group of rows is called in each of them."""
+    if by is None:
+        return log.cluster_index
+    contexts = log.context_index if log.candidates is None else log._feature_unit[log.context_index]
+    units = {"context": contexts, "cluster": log.cluster, "time": log.timestamp}
+    if by not in units:
+        raise ParameterError(f"by must be context, cluster, time or row, but it is {by!r}.")
+    unit = units[by]
+    if unit is None:
+        column = "timestamp" if by == "time" else by
+        raise ParameterError(f"A split by {by} needs a {column}, but this log has none. Read the log with one.")
+    return unit

@@ -1,7 +1,7 @@
 """Log files piece by piece, in memory that does not grow with them, each column as if all had been read at once.
 
 What a column of text holds (integers, numbers, dates, lists) is a matter of all its values. So text files are looked at
-once to settle it; every piece is then converted alike.
+once to find out; every piece is then converted alike.
 """
 
 import gzip
@@ -111,7 +111,7 @@ class Look:
         is_mixed = self.odd and not self.is_list and self.kind is None and 2 * (self.present - self.odd) >= self.present
         return self.mixed if is_mixed else None
 
-    def settled(self, series: pl.Series, is_text: bool) -> pl.Series:
+    def typed(self, series: pl.Series, is_text: bool) -> pl.Series:
         """A piece of the column, typed by all of it."""
         if series.dtype != pl.String:
             return series
@@ -161,7 +161,7 @@ class Files:
         spelled: Sequence[str] = (),
         values: Sequence[str] = (),
     ) -> list[LogError]:
-        """Settle what these columns hold; problems are returned.
+        """Find out what these columns hold; problems are returned.
 
         `spelled` ones keep their spelling; `values` hold a value for each candidate.
         """
@@ -203,13 +203,13 @@ class Files:
     def tables(self, wanted: Sequence[str]) -> Iterator[Table]:
         """The pieces of all files in order, with derived columns."""
         for frame, part in self._raw():
-            origin = Origin((part,), settled=True)
+            origin = Origin((part,), typed=True)
             series = {}
             for name in self.columns:
                 values = frame[name]
                 if name in self.types and values.dtype != self.types[name]:
                     values = values.cast(self.types[name])
-                series[name] = self.looks[name].settled(values, origin.is_text)
+                series[name] = self.looks[name].typed(values, origin.is_text)
             yield with_sources(Table(series, origin), wanted)
 
     def sample(self) -> Table:

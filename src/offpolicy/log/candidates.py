@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from offpolicy.errors import LogError
-from offpolicy.log.features import FeatureTable, Vocabulary, trusted
+from offpolicy.log.features import FeatureTable
 from offpolicy.log.hashing import Hashes, mixed, table_hashes, text_hash, vocabulary_hashes
-from offpolicy.log.ids import Codes, owned, sealed
+from offpolicy.log.ids import Codes, owned, sealed, trusted
+from offpolicy.log.vocabulary import Vocabulary
 
 Positions = npt.NDArray[np.int64]
 

@@ -20,12 +20,12 @@ from offpolicy.log.features import (
     FeatureTable,
     Kind,
     NumericColumn,
-    Vocabulary,
 )
 from offpolicy.log.grouping import RowGroups, group_rows
 from offpolicy.log.ids import id_series, owned
 from offpolicy.log.origin import Origin
 from offpolicy.log.text import numbers_in, split_text, typed_text
+from offpolicy.log.vocabulary import Vocabulary
 
 PLAIN_IDS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
 DROP_OR_FILL = "Fill it in or drop the row."
@@ -211,16 +211,20 @@ def ids(column: str, series: pl.Series, origin: Origin) -> pl.Series:
         raise origin.bad_column(column, f"must hold ids, but it is of type {dtype}", remedy) from None
 
 
-def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
+def _lists(column: str, series: pl.Series, origin: Origin, what: str, items: str) -> pl.Series:
+    """A column of lists, of arrays, or of text that spells lists."""
     if series.dtype == pl.String:
-        lists = split_text(series)
-    elif isinstance(series.dtype, pl.Array):
-        lists = series.cast(pl.List(series.dtype.inner))
-    else:
-        lists = series
-    if not isinstance(lists.dtype, pl.List):
-        remedy = "Give lists of floats of one length, or declare another kind."
-        raise origin.bad_column(column, f"must hold vectors, but it is of type {series.dtype}", remedy)
+        return split_text(series)
+    if isinstance(series.dtype, pl.Array):
+        return series.cast(pl.List(series.dtype.inner))
+    if not isinstance(series.dtype, pl.List):
+        remedy = f"Give lists of {items}, or declare another kind."
+        raise origin.bad_column(column, f"must hold {what}, but it is of type {series.dtype}", remedy)
+    return series
+
+
+def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
+    lists = _lists(column, series, origin, "vectors", "floats of one length")
     sizes = lists.list.len().cast(pl.Int64)
     first = sizes.drop_nulls().first()
     size = first if isinstance(first, int) else 1
@@ -242,15 +246,7 @@ def _embedding(column: str, series: pl.Series, origin: Origin) -> pl.Series:
 
 
 def _bag(column: str, series: pl.Series, origin: Origin) -> pl.Series:
-    if series.dtype == pl.String:
-        lists = split_text(series)
-    elif isinstance(series.dtype, pl.Array):
-        lists = series.cast(pl.List(series.dtype.inner))
-    else:
-        lists = series
-    if not isinstance(lists.dtype, pl.List):
-        remedy = "Give lists of ids, or declare another kind."
-        raise origin.bad_column(column, f"must hold bags of ids, but it is of type {series.dtype}", remedy)
+    lists = _lists(column, series, origin, "bags of ids", "ids")
     flat = ids(column, flattened(lists), origin)
     if series.dtype == pl.String:
         flat = typed_text(column, flat, "categorical", origin)

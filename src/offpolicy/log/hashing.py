@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from offpolicy.log.features import BagColumn, CategoricalColumn, Column, FeatureTable, Vocabulary
+from offpolicy.log.features import BagColumn, CategoricalColumn, Column, FeatureTable
 from offpolicy.log.ids import owned
+from offpolicy.log.vocabulary import Vocabulary
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 

@@ -12,10 +12,11 @@ import polars as pl
 from offpolicy.errors import LogError
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.encode import RawColumns, feature_table
-from offpolicy.log.features import FeatureTable, Kind, Vocabulary
+from offpolicy.log.features import FeatureTable, Kind
 from offpolicy.log.ids import Codes, codes_in
 from offpolicy.log.origin import Origin, Part, shown
 from offpolicy.log.tables import Table
+from offpolicy.log.vocabulary import Vocabulary
 
 CANDIDATES = "(candidates)"
 """The column of lists that a table with a row a candidate is turned into."""

@@ -40,7 +40,7 @@ class Origin:
     """The parts that rows were stacked from, in order."""
 
     parts: Sequence[Part]
-    settled: bool = False
+    typed: bool = False
     """Whether text that stands for numbers was typed before, by all of its column."""
 
     @property

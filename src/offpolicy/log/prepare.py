@@ -1,6 +1,6 @@
 """`prepare_log`: files of any size become a store, in memory that does not grow with them.
 
-Files are read twice, piece by piece (text once more before, to settle what its columns hold): first to find every
+Files are read twice, piece by piece (text once more before, to find out what its columns hold): first to find every
 problem and all ids, then to send rows to their shards. Each shard is then ordered and written by itself. A preparation
 that was killed goes on with the first shard that is not written when it is run again.
 """
@@ -23,7 +23,7 @@ from offpolicy.log.preparation import MEMORY, WORKING, Preparation, Preparing, a
 from offpolicy.log.readers import (
     read_rows,
 )
-from offpolicy.log.schema import UNIT_RANGE, LogSchema
+from offpolicy.log.schema import LogSchema
 from offpolicy.log.shards import SHARDS, shard_of
 from offpolicy.log.store import is_store, open_store, read_manifest
 from offpolicy.log.store_writer import StoreWriter, claimed, staging_of
@@ -81,27 +81,9 @@ def prepare_log(
     `append` the files are added to the store `out`, whose columns are as they were; a store that is there is replaced
     with `force` only. What was killed goes on when it is run again.
     """
+    given = locals()
     how = Preparing(shards, byte_count(memory), append, force, "prepare_log", drop_duplicates, winsorise)
-    schema = None
-    if context or action or reward or not append:
-        schema = LogSchema(
-            context=context,
-            action=action,
-            reward=reward,
-            propensity=propensity,
-            cluster=cluster,
-            timestamp=timestamp,
-            kinds={} if kinds is None else kinds,
-            missing=missing,
-            reward_range=UNIT_RANGE if reward_range is None else reward_range,
-            candidates=candidates,
-            candidate_features=candidate_features,
-            request=request,
-            shown=shown,
-            position=position,
-            keep_prob=keep_prob,
-            row_weight=row_weight,
-        )
+    schema = LogSchema.of(given) if context or action or reward or not append else None
     return prepare_rows(source, out, schema, actions, tuple(keep), how).log
 
 

@@ -8,9 +8,9 @@ import numpy.typing as npt
 from offpolicy.errors import LogError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.candidates import Candidates
-from offpolicy.log.features import Vocabulary
 from offpolicy.log.ids import Codes, sealed
 from offpolicy.log.mapped import AT_ONCE, joined, mapped_file
+from offpolicy.log.vocabulary import Vocabulary
 
 ROW_ARRAYS: dict[str, Any] = {
     "context_index": np.int32,

@@ -2,7 +2,7 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -74,6 +74,12 @@ class LogSchema(BaseModel):
             super().__init__(**roles)
         except ValidationError as error:
             raise ParameterError(_explained(error)) from None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "LogSchema":
+        """The schema that the parameters of a function give, called like the fields; None stands for the default."""
+        fields = cls.model_fields.items()
+        return cls(**{name: given[name] for name, one in fields if given[name] is not None or one.is_required()})
 
     @model_validator(mode="after")
     def _roles_make_sense(self) -> "LogSchema":

@@ -9,20 +9,22 @@ contexts (stored once a shard), its clusters and requests.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from offpolicy.errors import LogError, ParameterError
-from offpolicy.log.features import Vocabulary, trusted
 from offpolicy.log.hashing import Hashes, mixed, number_hashes, uniform
-from offpolicy.log.ids import owned
+from offpolicy.log.ids import owned, trusted
+from offpolicy.log.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from offpolicy.log.log_arrays import LogArrays
     from offpolicy.log.logged_data import LoggedData
 
+AnyLog = TypeVar("AnyLog", bound="LogArrays")
 SHARDS, MOST_SHARDS = 64, 65_536
 KEY = "shard"
 Positions = npt.NDArray[np.int64]
@@ -177,7 +179,7 @@ def _bounds(codes: npt.NDArray[Any], ends: npt.NDArray[Any]) -> tuple[int, ...]:
     return (0, *(largest + 1).tolist())
 
 
-def shard_view(log: "LoggedData", number: int) -> "LoggedData":
+def shard_view(log: AnyLog, number: int) -> AnyLog:
     """One shard as a log of its own: slices of the whole, its codes counted from 0."""
     layout = log.layout
     if layout is None or not 0 <= number < len(layout):

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from offpolicy.errors import LogError
 from offpolicy.log.candidates import Candidates
-from offpolicy.log.features import CategoricalColumn, FeatureTable, Vocabulary
+from offpolicy.log.features import CategoricalColumn, FeatureTable
 from offpolicy.log.ids import Codes, owned
+from offpolicy.log.vocabulary import Vocabulary
 
 POSITION = "position"
 """The context column that holds the position, where the log names none."""

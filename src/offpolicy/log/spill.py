@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from offpolicy.log.encode import distinct_contexts
-from offpolicy.log.features import Kind, Vocabulary
+from offpolicy.log.features import Kind
 from offpolicy.log.hashing import Hashes, table_hashes, vocabulary_hashes
 from offpolicy.log.offers import Offers
 from offpolicy.log.origin import Origin
-from offpolicy.log.readers import TypedRows
+from offpolicy.log.roles import TypedRows
 from offpolicy.log.shards import shard_of
+from offpolicy.log.vocabulary import Vocabulary
 
 OFFERED = "offered"
 

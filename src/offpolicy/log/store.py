@@ -23,21 +23,13 @@ import pyarrow.ipc
 from offpolicy.errors import LogError
 from offpolicy.log.actions import ActionTable
 from offpolicy.log.candidates import Candidates
-from offpolicy.log.features import (
-    COLUMNS,
-    BagColumn,
-    CategoricalColumn,
-    Column,
-    FeatureTable,
-    Vocabulary,
-    column_parts,
-    parts_of,
-    trusted,
-)
+from offpolicy.log.features import COLUMNS, BagColumn, CategoricalColumn, Column, FeatureTable, column_parts, parts_of
 from offpolicy.log.hashing import digest, table_hashes, vocabulary_hashes
+from offpolicy.log.ids import trusted
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.rules import ROW_ARRAYS
 from offpolicy.log.shards import Layout
+from offpolicy.log.vocabulary import Vocabulary
 
 MANIFEST, FORMAT = "manifest.json", 1
 FRAMES = ("clusters", "kept")

@@ -15,7 +15,6 @@ import polars as pl
 
 from offpolicy.atomic import flush, lock, remove_tree, write_atomic
 from offpolicy.errors import OffPolicyError
-from offpolicy.log.features import Vocabulary
 from offpolicy.log.hashing import digest
 from offpolicy.log.ids import UNKNOWN, codes_in
 from offpolicy.log.logged_data import LoggedData
@@ -37,6 +36,7 @@ from offpolicy.log.store import (
     table_arrays,
     table_schema,
 )
+from offpolicy.log.vocabulary import Vocabulary
 
 POINTERS = {"rows.context_index": "contexts", "rows.cluster": "clusters", "rows.request": "requests"}
 """Arrays of codes that count on from shard to shard, and what they count."""

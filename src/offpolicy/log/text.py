@@ -20,7 +20,7 @@ def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) 
     something else between them is an error unless it is declared categorical. True and false are booleans, as they are
     in a Parquet file of the same log.
     """
-    if origin.settled or text.dtype != pl.String:
+    if origin.typed or text.dtype != pl.String:
         return text
     if text.null_count() < len(text) and are_flags(text):
         return flags(text)
@@ -38,7 +38,7 @@ def typed_text(column: str, text: pl.Series, kind: Kind | None, origin: Origin) 
 
 
 def are_flags(text: pl.Series) -> bool:
-    """Whether every value is true or false, however capitalised; the first one settles most columns."""
+    """Whether every value is true or false, however capitalised; the first one decides for most columns."""
     first = text.drop_nulls().head(1).str.to_lowercase()
     return first.is_in(FLAGS).all() and text.drop_nulls().str.to_lowercase().is_in(FLAGS).all()
 

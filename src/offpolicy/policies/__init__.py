@@ -1,5 +1,6 @@
 """Policies: what every policy offers, the simple ones, and how a user's own becomes one."""
 
+from offpolicy.policies.counted import CountsPolicy, PopularityPolicy, WithBackoff, with_backoff
 from offpolicy.policies.mixture import MixturePolicy, NewIds, RandomTopK, soft_top_k
 from offpolicy.policies.policy import (
     AlignedPolicy,
@@ -21,15 +22,11 @@ from offpolicy.policies.policy import (
 from offpolicy.policies.scorer_policy import ScorerPolicy
 from offpolicy.policies.simple import (
     ClassifierPolicy,
-    CountsPolicy,
     EpsilonGreedyPolicy,
     LinearSoftmaxPolicy,
-    PopularityPolicy,
     RecordedPolicy,
     TabularPolicy,
     UniformPolicy,
-    WithBackoff,
-    with_backoff,
 )
 from offpolicy.policies.sparse import JoinedTable, SparsePolicy, encoded, exploded, frame_of
 from offpolicy.policies.targets import ColumnPolicy, FunctionPolicy, as_policy

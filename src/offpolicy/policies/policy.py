@@ -222,3 +222,12 @@ def named(actions: ActionTable, codes: Any) -> str:
 def action_table(actions: ActionTable | int) -> ActionTable:
     """A table as it is; a number K stands for actions called 0..K−1, as in `LoggedData.from_arrays`."""
     return actions if isinstance(actions, ActionTable) else ActionTable.numbered(actions)
+
+
+def rows_among(policy: Policy, log: LoggedData) -> Tensor:
+    """log π of logged rows by what each context offers."""
+    result = torch.empty(log.n_rows, dtype=torch.float64)
+    for batch in log.batches():
+        found = choice_log_probs(policy, log.contexts.take(batch.contexts))
+        result[batch.rows] = found[batch.row_context, batch.row_place].double()
+    return result

@@ -105,7 +105,7 @@ class Ensemble:
     whole: FittedModel
     row_log_prob: Tensor  # (rows,)
     members: tuple[Member, ...]
-    tried: Mapping[str, Fit]
+    candidate_fits: Mapping[str, Fit]
     """Every family that was tried, fitted to the first of `parts`."""
     parts: tuple[LoggedData, LoggedData]
     """Rows that models were fitted to, and rows held out from them."""
@@ -128,9 +128,9 @@ def _by_folds(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig
     check_events(log, fold)
     seen = log if view is None else view.seen(log)
     train, valid = seen.take(fold != 0), seen.take(fold == 0)
-    tried = {name: fit_family(name, train, valid, None, config) for name in families_for(seen)}
-    kept = _missed({name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}, valid)
-    candidates = [_judged(name, tried[name], seen, fold, ids, config) for name in kept]
+    fits = {name: fit_family(name, train, valid, None, config) for name in families_for(seen)}
+    kept = _missed({name: logged_log_prob(model.policy, valid) for name, (model, _) in fits.items()}, valid)
+    candidates = [_judged(name, fits[name], seen, fold, ids, config) for name in kept]
     shares = _weights([each.log_prob for each in candidates], seen)
     new = [each.new_log_prob for each in candidates if each.new_log_prob is not None]
     members = _members(kept, shares, _weights(new, seen) if new else shares, [each.outcome for each in candidates])
@@ -138,7 +138,7 @@ def _by_folds(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig
     whole = _joined(members, parts, seen)
     first = _joined(members, [each.models[:1] for each in candidates], train)
     row_log_prob = (torch.stack(rows, 1) + shares.log()).logsumexp(1)
-    return Ensemble(whole, row_log_prob, members, tried, (train, valid), first, view)
+    return Ensemble(whole, row_log_prob, members, fits, (train, valid), first, view)
 
 
 def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitConfig) -> Ensemble:
@@ -158,16 +158,16 @@ def _by_one_split(log: LoggedData, view: TimeView | None, by: Any, config: FitCo
     judges = _folds(log, round(max(10, log.n_rows / JUDGES)), by, config.seed) == 0
     train, valid = seen.take(~judges), seen.take(judges)
     few = replace(few, epochs=max(1, min(few.epochs, PASS_NUMBERS // (seen.n_contexts * seen.n_actions))))
-    tried = {name: _longer(name, outcome, train, valid, few) for name, (_, outcome) in first.items() if name in names}
-    log_probs = {name: logged_log_prob(model.policy, valid) for name, (model, _) in tried.items()}
+    fits = {name: _longer(name, outcome, train, valid, few) for name, (_, outcome) in first.items() if name in names}
+    log_probs = {name: logged_log_prob(model.policy, valid) for name, (model, _) in fits.items()}
     kept = _missed(log_probs, valid)
     shares = _weights([log_probs[name] for name in kept], valid)
     blank = without_ids(valid, ids) if ids else valid
-    new = [logged_log_prob(tried[name][0].policy, blank) for name in kept] if ids else []
-    outcomes = [tried[name][1] for name in kept]
+    new = [logged_log_prob(fits[name][0].policy, blank) for name in kept] if ids else []
+    outcomes = [fits[name][1] for name in kept]
     members = _members(kept, shares, _weights(new, valid) if new else shares, outcomes)
-    whole = _joined(members, [(tried[name][0],) for name in kept], train)
-    return Ensemble(whole, logged_log_prob(whole.policy, seen), members, tried, (train, valid), whole, view)
+    whole = _joined(members, [(fits[name][0],) for name in kept], train)
+    return Ensemble(whole, logged_log_prob(whole.policy, seen), members, fits, (train, valid), whole, view)
 
 
 def _told_by_time(sample: LoggedData, view: TimeView, fold: npt.NDArray[np.int64], config: FitConfig) -> bool:

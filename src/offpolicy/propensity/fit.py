@@ -254,7 +254,7 @@ def _ensemble(log: LoggedData, by: Unit | None, config: FitConfig) -> LoggingPol
     train, valid = fitted.parts
     candidates = tuple(
         CandidateFit(name, timed(model, view), outcome, measure(model.policy, valid, train), weight.get(name, 0.0))
-        for name, (model, outcome) in fitted.tried.items()
+        for name, (model, outcome) in fitted.candidate_fits.items()
     )
     return LoggingPolicy(
         "auto",

@@ -4,44 +4,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from offpolicy.drawing import UNKNOWN, Strip, chance, decimals, factor, fixed, label, moment, p_value, percent, plain
-from offpolicy.report.cards import columns, fact, facts, run_card
+from offpolicy.report.cards import columns, facts, run_card
+from offpolicy.report.policy import assumption, ends_text, interval_tip, policy_part
 from offpolicy.results import (
     BADGE,
     TONE,
-    USER_MODELS,
     Chart,
-    Estimate,
     Evaluation,
-    Interval,
     Outcome,
     PolicyResult,
     Results,
     Segment,
-    TwoPartInterval,
     Weights,
-    balance_chart,
     by_certainty,
     calibration_chart,
     explain,
-    flip_sentence,
     frequency_charts,
     learning_charts,
-    sensitivity_chart,
     unbroken,
     value_places,
-    weights_chart,
 )
 
 MOST_POLICIES = 12
 MOST_ACTIONS = 20
-SHARES = {
-    "largest weight share",
-    "contexts shown one action",
-    "certain logging",
-    "target mass without support",
-    "interval width",
-}
-"""Checks whose value is a share and reads best in percent."""
 MOST_SEGMENTS = 100
 FINDINGS = {
     "better": "better",
@@ -52,11 +37,6 @@ FINDINGS = {
     "refused": "cannot be told",
 }
 FINDING_TONE = {"better": "good", "kept": "good", "unclear": "fair", "refused": "fair", "worse": "bad", "broken": "bad"}
-NAMES = {
-    "guaranteed": "guaranteed: with a proof",
-    "worst_case": "worst case over β̂'s band",
-    "refit_bootstrap": "bootstrap that refits β̂",
-}
 
 
 def sections(results: Results) -> dict[str, Any]:
@@ -107,12 +87,12 @@ def _overview(evaluation: Evaluation) -> dict[str, Any]:
             percent(comparison.relative, sign=True) if comparison and comparison.relative is not None else ""
         )
         row["chance"] = chance(comparison.probability_of_improvement) if comparison else UNKNOWN
-    tip = _interval_tip("logging policy", logging.value, logging.interval, places)
+    tip = interval_tip("logging policy", logging.value, logging.interval, places)
     ends = (own[0], own[1]) if own else (None, None)
     today = {
         "strip": strip.draw(tip, logging.value, ends, kind="grey"),
         "value": fixed(logging.value, places),
-        "ends": _ends(ends[0], ends[1], places),
+        "ends": ends_text(ends[0], ends[1], places),
     }
     return {
         "rows": rows,
@@ -120,7 +100,7 @@ def _overview(evaluation: Evaluation) -> dict[str, Any]:
         "scale": strip.scale(),
         "level": percent(evaluation.level),
         "reward": label(evaluation.reward, 60) or "reward",
-        "assumes": _assumption(next((one.assumes for _, one in ordered if one.assumes), "")),
+        "assumes": assumption(next((one.assumes for _, one in ordered if one.assumes), "")),
     }
 
 
@@ -128,131 +108,35 @@ def _overview_row(name: str, policy: PolicyResult, strip: Strip, places: int) ->
     answer = policy.preflight.verdict.answer
     ends = policy.interval
     gammas = [g for g in policy.sensitivity.gammas if g is not None]
-    tip = _interval_tip(label(name, 60), policy.value, ends, places)
+    tip = interval_tip(label(name, 60), policy.value, ends, places)
     return {
         "name": label(name, 60),
         "badge": "Reference" if policy.reference else BADGE[answer],
         "tone": "fair" if policy.reference else TONE[answer],
         "strip": strip.draw(tip, policy.value, (ends.low, ends.high), ends.sampling),
         "value": fixed(policy.value, places),
-        "ends": _ends(ends.low, ends.high, places),
+        "ends": ends_text(ends.low, ends.high, places),
         "flip": factor(policy.sensitivity.flips_at, max(gammas)) if gammas else UNKNOWN,
     }
-
-
-def _ends(low: float | None, high: float | None, places: int) -> str:
-    return UNKNOWN if low is None or high is None else f"{fixed(low, places)} to {fixed(high, places)}"
-
-
-def _interval_tip(name: str, value: float | None, ends: Interval | None, places: int) -> str:
-    lines = [name, f"value {fixed(value, places)}"]
-    if ends is None:
-        return "\n".join(lines)
-    lines.append(f"interval {_ends(ends.low, ends.high, places)}")
-    if isinstance(ends, TwoPartInterval):
-        lines.append(f"± {fixed(ends.sampling, places)} from sampling")
-        lines.append(f"± {fixed(ends.propensity, places)} from estimated propensities")
-    return "\n".join([*lines, label(ends.note, 200)] if ends.note else lines)
 
 
 def _policies(evaluation: Evaluation, weights: dict[str, Weights]) -> list[dict[str, Any]]:
     ordered = by_certainty(evaluation)[:MOST_POLICIES]
     return [
-        _policy(f"policy-{i}", name, policy, evaluation, weights.get(name)) for i, (name, policy) in enumerate(ordered)
+        policy_part(f"policy-{i}", name, policy, evaluation, weights.get(name))
+        for i, (name, policy) in enumerate(ordered)
     ]
-
-
-def _policy(
-    place: str, name: str, policy: PolicyResult, evaluation: Evaluation, weights: Weights | None
-) -> dict[str, Any]:
-    shown = label(name, 60)
-    places = value_places(evaluation)
-    verdict = policy.preflight.verdict
-    charts: list[Chart | None] = [
-        weights_chart(weights, shown) if weights else None,
-        sensitivity_chart(policy.sensitivity, evaluation.logging.value, shown),
-        balance_chart(policy.preflight.balance, shown),
-    ]
-    said = ("Weights before and after reweighting", "The Γ-sensitivity curve", "Covariate balance")
-    checks = [
-        {
-            "name": check.name,
-            "value": percent(check.value) if check.name in SHARES else plain(check.value),
-            "passed": check.passed,
-            "meaning": check.meaning,
-        }
-        for check in policy.preflight.checks
-    ]
-    return {
-        "id": place,
-        "name": shown,
-        "badge": BADGE[verdict.answer],
-        "tone": TONE[verdict.answer],
-        "advice": label(verdict.advice, 500),
-        "flip": flip_sentence(policy, evaluation.against().get(name)),
-        "said": [label(one, 500) for one in (policy.guarantee, policy.sensitivity.sentence) if one],
-        "checks": [
-            {"failed": failed, "rows": rows}
-            for failed in (True, False)
-            if (rows := [c for c in checks if c["passed"] != failed])
-        ],
-        "n_checks": len(checks),
-        "charts": [chart for chart in charts if chart],
-        "missing": [name for name, chart in zip(said, charts, strict=True) if chart is None],
-        "estimators": _estimators(policy, evaluation.logging.value, places),
-        "left_out": {label(k): label(v, 300) for k, v in policy.left_out.items()},
-        "detectable": fixed(policy.detectable_effect, places),
-    }
-
-
-def _assumption(users: str) -> str:
-    """For slates, what a number takes for granted of users, in words; empty for single actions."""
-    return f"assumes {label(USER_MODELS.get(users, users), 200)}" if users else ""
-
-
-def _estimators(policy: PolicyResult, logging_value: float | None, places: int) -> dict[str, Any] | None:
-    varied = [
-        Estimate(name=NAMES.get(name, name), value=policy.value, intervals={name: ends}, note=ends.note)
-        for name, ends in policy.propensity_intervals.items()
-    ]
-    known = [*policy.estimates, *varied]
-    if not known:
-        return None
-    shown = [next(iter(e.intervals.values()), None) for e in known]
-    values = [e.value for e in known] + [v for ends in shown if ends for v in (ends.low, ends.high)]
-    strip = Strip.over(values, logging_value, 300)
-    rows = []
-    for estimate, ends in zip(known, shown, strict=True):
-        tip = _interval_tip(label(estimate.name), estimate.value, ends, places)
-        low, high = (None, None) if ends is None else (ends.low, ends.high)
-        rows.append(
-            {
-                "name": label(estimate.name),
-                "strip": strip.draw(tip, estimate.value, (low, high)),
-                "value": fixed(estimate.value, places),
-                "ends": _ends(low, high, places),
-                "mean_weight": fixed(estimate.mean_weight, 2),
-                "note": label(estimate.note, 300),
-                "assumes": _assumption(estimate.assumes),
-            }
-        )
-    settings = [
-        (label(one.name), label(", ".join(f"{label(k, 30)} {fact(v)}" for k, v in one.hyper.items()), 200))
-        for one in known
-        if one.hyper
-    ]
-    return {"rows": rows, "scale": strip.scale(), "settings": settings}
 
 
 def _difference(strip: Strip, one: Outcome | Segment, name: str, places: int) -> dict[str, Any]:
     """What outcomes and segments have in common: a difference with its interval, and the two values behind it."""
     ends = (one.difference_low, one.difference_high)
-    tip = f"{name}\ndifference {fixed(one.difference, places, sign=True)}\ninterval {_ends(*ends, places)}"
+    tip = f"{name}\ndifference {fixed(one.difference, places, sign=True)}\ninterval {ends_text(*ends, places)}"
     return {
         "policy": label(one.policy, 60),
         "strip": strip.draw(tip, one.difference, ends),
         "difference": fixed(one.difference, places, sign=True),
-        "ends": _ends(*ends, places),
+        "ends": ends_text(*ends, places),
         "value": fixed(one.value, places),
         "logging": fixed(one.logging, places),
     }
@@ -313,7 +197,7 @@ def _head_to_head(evaluation: Evaluation) -> list[dict[str, str]]:
             "candidate": label(c.candidate, 60),
             "reference": label(c.reference, 60),
             "difference": fixed(c.difference, places, sign=True),
-            "ends": _ends(c.low, c.high, places),
+            "ends": ends_text(c.low, c.high, places),
             "chance": chance(c.probability_of_improvement),
             "p": p_value(c.adjusted_p_value),
         }

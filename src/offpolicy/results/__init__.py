@@ -1,5 +1,17 @@
 """Typed results, without torch: one schema for the API, the results file and the report."""
 
+from offpolicy.results.evaluation import (
+    LOGGING,
+    CalibrationBin,
+    Comparison,
+    Decision,
+    Evaluation,
+    Finding,
+    Logging,
+    Outcome,
+    Quality,
+    Segment,
+)
 from offpolicy.results.explain import (
     BADGE,
     TONE,
@@ -21,36 +33,28 @@ from offpolicy.results.figures import (
     weights_chart,
 )
 from offpolicy.results.file import RESULTS, parse_results, read_results, write_results
-from offpolicy.results.schema import (
-    LOGGING,
+from offpolicy.results.part import Part
+from offpolicy.results.policy import (
     USER_MODELS,
     Answer,
-    CalibrationBin,
-    Candidate,
     Check,
-    Choice,
     ColumnStrength,
-    Comparison,
-    Decision,
     Estimate,
-    Evaluation,
-    Finding,
-    Frequency,
     Interval,
-    Logging,
-    Outcome,
-    Part,
     PolicyResult,
     Preflight,
-    PropensityModel,
-    Quality,
-    Results,
-    RiskyAction,
-    Run,
-    Segment,
     Sensitivity,
     TwoPartInterval,
     Verdict,
+)
+from offpolicy.results.schema import (
+    Candidate,
+    Choice,
+    Frequency,
+    PropensityModel,
+    Results,
+    RiskyAction,
+    Run,
     Weights,
 )
 from offpolicy.results.tables import Table, headlines, spreadsheet_safe, table_of

@@ -10,7 +10,8 @@ from typing import Any
 
 from offpolicy.drawing import chance, decimals, factor, fixed, label, percent, plain
 from offpolicy.errors import ParameterError
-from offpolicy.results.schema import Comparison, Decision, Evaluation, Interval, PolicyResult, Segment
+from offpolicy.results.evaluation import Comparison, Decision, Evaluation, Segment
+from offpolicy.results.policy import Interval, PolicyResult
 
 TONE = {"answerable": "good", "answerable on part": "fair", "run an experiment": "bad"}
 BADGE = {

@@ -25,7 +25,9 @@ from offpolicy.drawing import (
     plain,
 )
 from offpolicy.errors import ParameterError
-from offpolicy.results.schema import Evaluation, Frequency, Interval, Quality, Sensitivity, Weights
+from offpolicy.results.evaluation import Evaluation, Quality
+from offpolicy.results.policy import Interval, Sensitivity
+from offpolicy.results.schema import Frequency, Weights
 
 MOST_POINTS = 150
 MOST_CURVES = 8

@@ -5,7 +5,6 @@
 
 import csv
 import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ from markupsafe import Markup
 
 from offpolicy.drawing import chance, label, p_value, percent, plain
 from offpolicy.errors import MissingExtraError, ParameterError
-from offpolicy.results.schema import LOGGING, Evaluation, PolicyResult
+from offpolicy.results.evaluation import LOGGING, Evaluation
+from offpolicy.results.policy import PolicyResult
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,10 +63,14 @@ class Table:
 
     def to_csv(self) -> str:
         """CSV whose texts no spreadsheet runs as formulas: one that would be gets an apostrophe before it."""
+        import polars as pl
+
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.head)
-        writer.writerows([_safe(cell) for cell in row] for row in self.rows)
+        texts = [cell for row in self.rows for cell in row if isinstance(cell, str)]
+        safe = iter(spreadsheet_safe(pl.DataFrame({"text": texts}, schema={"text": pl.String}))["text"])
+        writer.writerows([next(safe) if isinstance(cell, str) else cell for cell in row] for row in self.rows)
         return out.getvalue()
 
     def to_markdown(self) -> str:
@@ -200,16 +204,8 @@ def text_of(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else label(value, 200)
 
 
-def _safe(cell: Any) -> Any:
-    """A cell for CSV: a text that a spreadsheet would run gets an apostrophe before it."""
-    if not isinstance(cell, str):
-        return "" if cell is None else cell
-    runs = re.search(FORMULA, cell) and not re.search(NUMBER, cell)
-    return ("'" if runs else "") + cell.replace("\r", " ")
-
-
 def spreadsheet_safe(frame: "pl.DataFrame") -> "pl.DataFrame":
-    """The same for the texts of a frame."""
+    """A frame for CSV: a text that a spreadsheet would run gets an apostrophe before it."""
     import polars as pl
 
     texts = [name for name, dtype in frame.schema.items() if dtype in (pl.String, pl.Categorical, pl.Enum)]

@@ -21,12 +21,12 @@ from offpolicy.uncertainty.gauss_newton import (
     LinearUncertainty,
 )
 from offpolicy.uncertainty.held_out import HeldOutError, held_out_error, held_out_errors
+from offpolicy.uncertainty.model import UncertaintyModel
 from offpolicy.uncertainty.per_action import PerActionMatrices, PerActionUncertainty
 from offpolicy.uncertainty.rows import (
     FORMS,
     Form,
     State,
-    UncertaintyModel,
     row_uncertainty,
     state_function,
     uncertainty_of,

@@ -1,14 +1,15 @@
 """U of every row of a log, from the logging policy that was fitted to it, each row left out of its own U."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from offpolicy.checks import check_choice
-from offpolicy.engine import Engine, beside, engine_of, in_groups, merged
 from offpolicy.log import LoggedData, pieces
 from offpolicy.models import DesignMatrix
 from offpolicy.policies import (
@@ -24,9 +25,10 @@ from offpolicy.propensity import FittedModel, LoggingPolicy, cross_fitted
 from offpolicy.uncertainty.block_gauss_newton import BlockGaussNewton
 from offpolicy.uncertainty.factor import Normalisation
 from offpolicy.uncertainty.gauss_newton import EXACT_LIMIT, LastLayerGaussNewton, LinearGaussNewton, LogProbs
-from offpolicy.uncertainty.per_action import PerActionMatrices, PerActionUncertainty
+from offpolicy.uncertainty.per_action import PerActionMatrices
 from offpolicy.uncertainty.shared import SharedMatrix
 
+Mask = npt.NDArray[np.bool_]
 Form = Literal["shared", "per_action", "gauss_newton"]
 FORMS: tuple[Form, ...] = ("shared", "per_action", "gauss_newton")
 
@@ -73,10 +75,10 @@ def _of_popularity(logging_policy: LoggingPolicy) -> Tensor:
 
 
 def _of_shares(log_prob: Tensor, data: LoggedData, rows: LoggedData) -> Tensor:
-    return _of_events(log_prob, tensor(data.action_weight), rows)
+    return of_events(log_prob, tensor(data.action_weight), rows)
 
 
-def _of_events(log_prob: Tensor, action_weight: Tensor, rows: LoggedData) -> Tensor:
+def of_events(log_prob: Tensor, action_weight: Tensor, rows: LoggedData) -> Tensor:
     """Of the popularity of actions; among candidates an action's share rests on the events in which it was taken."""
     if rows.candidates is None:
         return _of_frequencies(log_prob, float(action_weight.sum()))
@@ -88,6 +90,19 @@ def _of_counts(logging_policy: LoggingPolicy) -> Tensor:
     prob, log = logging_policy.row_log_prob.exp(), logging_policy.log
     rows = tensor(log.context_weight)[tensor(log.context_index).long()]
     return ((1 - prob) / (rows * prob)).sqrt()
+
+
+def where_chosen(rows: LoggedData, of_some: Callable[[Mask], Tensor]) -> Tensor | None:
+    """U of rows of which some had no choice, where nothing is uncertain; None where all had one."""
+    if rows.candidates is None:
+        return None
+    choice: Mask = rows.candidates.sizes[rows.context_index] > 1
+    if choice.all():
+        return None
+    result = torch.zeros(rows.n_rows, dtype=torch.float64)
+    if choice.any():
+        result[torch.from_numpy(choice)] = of_some(choice)
+    return result
 
 
 def uncertainty_of(
@@ -103,14 +118,14 @@ def uncertainty_of(
 
     Of an ensemble: what its members' U say together, and how far they disagree.
     """
-    if rows.candidates is not None and (rows.candidates.sizes[rows.context_index] == 1).any():
-        choice = rows.candidates.sizes[rows.context_index] > 1  # where there is none, nothing is uncertain
-        result = torch.zeros(rows.n_rows, dtype=torch.float64)
-        if choice.any():
-            some, source = rows.take(choice), data if rows is not data else data.take(choice)
-            given = {"ridge": ridge, "normalisation": normalisation}
-            result[torch.from_numpy(choice)] = uncertainty_of(model, source, some, form, **given)  # type: ignore[arg-type]
-        return result
+
+    def of_some(choice: Mask) -> Tensor:
+        source = data if rows is not data else data.take(choice)
+        return uncertainty_of(model, source, rows.take(choice), form, ridge=ridge, normalisation=normalisation)
+
+    found = where_chosen(rows, of_some)
+    if found is not None:
+        return found
     if model.members:
         return _of_ensemble(model, data, rows, form, ridge, normalisation)
     if isinstance(model.base, UniformPolicy):
@@ -138,10 +153,10 @@ def _of_ensemble(
         asked = seen if rows is data else model.in_view(rows)[1]
         return uncertainty_of(inner, seen, asked, form, ridge=ridge, normalisation=normalisation)
     own = [uncertainty_of(one, data, rows, form, ridge=ridge, normalisation=normalisation) for one in model.members]
-    return _together(model, rows, own)
+    return together(model, rows, own)
 
 
-def _together(model: FittedModel, rows: LoggedData, own: list[Tensor]) -> Tensor:
+def together(model: FittedModel, rows: LoggedData, own: list[Tensor]) -> Tensor:
     """U of an ensemble from those of its members."""
     mixture = model.policy
     assert isinstance(mixture, MixturePolicy)
@@ -195,85 +210,8 @@ def state_function(softmax: ScorerPolicy | None, data: LoggedData, intercept: bo
     return States(DesignMatrix.fit(data.contexts) if softmax is None else softmax, intercept)
 
 
-@dataclass(frozen=True)
-class UncertaintyModel:
-    """U per action of the rows of any log that β̂ was not fitted to; the matrices are computed once."""
-
-    model: FittedModel
-    members: tuple["UncertaintyModel", ...] = ()
-    states: States | None = None
-    matrices: PerActionUncertainty | None = None
-    action_weight: Tensor | None = None
-    """Events of each action, where β̂ is its share of them."""
-
-    @staticmethod
-    def of(logging_policy: LoggingPolicy, engine: Engine | str | None = None) -> "UncertaintyModel":
-        """From the rows that the logging policy was fitted to; where they are many shards, by whoever works on them."""
-        if logging_policy.model in ("recorded", "uniform"):
-            return UncertaintyModel(logging_policy.whole)
-        return UncertaintyModel._of(logging_policy.whole, logging_policy.log, engine)
-
-    @staticmethod
-    def _of(model: FittedModel, data: LoggedData, engine: Engine | str | None = None) -> "UncertaintyModel":
-        if model.members:
-            inner, seen = model.in_view(data)
-            parts = (inner,) if model.view is not None else model.members
-            return UncertaintyModel(model, tuple(UncertaintyModel._of(one, seen) for one in parts))
-        if isinstance(model.base, UniformPolicy):
-            return UncertaintyModel(model)
-        if model.is_counted:
-            return UncertaintyModel(model, action_weight=tensor(data.action_weight))
-        softmax = model.softmax
-        states = state_function(softmax, data, intercept=softmax is None or softmax.scorer.items() is None)
-        assert isinstance(states, States)
-        return UncertaintyModel(model, states=states, matrices=_all_matrices(data, states, engine).finish(model.ridge))
-
-    def __call__(self, rows: LoggedData, inside: bool = False) -> Tensor:
-        """U of every row of a log, float64; rows that are `inside` the data are left out, each of its own U."""
-        if rows.candidates is not None and (rows.candidates.sizes[rows.context_index] == 1).any():
-            choice = rows.candidates.sizes[rows.context_index] > 1  # where there is none, nothing is uncertain
-            result = torch.zeros(rows.n_rows, dtype=torch.float64)
-            if choice.any():
-                result[torch.from_numpy(choice)] = self(rows.take(choice), inside)
-            return result
-        if self.model.view is not None and self.members:
-            return self.members[0](self.model.in_view(rows)[1], inside)
-        if self.members:
-            return _together(self.model, rows, [one(rows, inside) for one in self.members])
-        if self.action_weight is not None:
-            return _of_events(logged_log_prob(self.model.policy, rows), self.action_weight, rows)
-        if self.states is None or self.matrices is None:
-            return torch.zeros(rows.n_rows, dtype=torch.float64)
-        weight = row_weights(rows) if inside else None
-        own = self.matrices.of(self.states(rows), *_rows(rows), inside if weight is None else weight)
-        share = self.model.softmax_share(rows)
-        return own if share is None else own * share
-
-
-def _all_matrices(data: LoggedData, states: States, engine: Engine | str | None) -> PerActionMatrices:
-    if data.n_shards == 1:
-        return _matrices(data, 0, states)
-    groups = {group[0]: group for group in in_groups(range(data.n_shards))}
-    with engine_of(engine) as working, working.over(data, list(groups.values())) as crew:
-        matrices: PerActionMatrices = merged(crew.map(_of_group, states, groups, only=list(groups)))
-    return matrices
-
-
-def _of_group(shard: LoggedData, index: int, states: States, groups: Mapping[int, Sequence[int]]) -> PerActionMatrices:
-    matrices: PerActionMatrices = merged(beside(number, _matrices, states) for number in groups[index])
-    matrices.sort_pending()  # which is what is sent
-    return matrices
-
-
-def _matrices(shard: LoggedData, index: int, states: States) -> PerActionMatrices:
-    """What the rows of a shard say about each action."""
-    table = states(shard)
-    matrices = PerActionMatrices(table.shape[1], shard.n_actions)
-    matrices.add(table, *_rows(shard), row_weights(shard))
-    return matrices
-
-
-def _rows(log: LoggedData) -> tuple[Tensor, Tensor]:
+def codes_of_rows(log: LoggedData) -> tuple[Tensor, Tensor]:
+    """The context and the action of every row."""
     return tensor(log.context_index).long(), tensor(log.action).long()
 
 
@@ -287,7 +225,7 @@ def _shared(
 ) -> Tensor:
     def gradients(log: LoggedData) -> Callable[[slice], Tensor]:
         states = state(log)
-        context, action = _rows(log)
+        context, action = codes_of_rows(log)
         if items is None:
             return lambda part: states[context[part]]
         return lambda part: states[context[part]] * items.detach()[action[part]]
@@ -319,9 +257,9 @@ def _per_action(
 ) -> Tensor:
     states = state(data)
     matrices = PerActionMatrices(states.shape[1], data.n_actions, normalisation)
-    matrices.add(states, *_rows(data), row_weights(data))
+    matrices.add(states, *codes_of_rows(data), row_weights(data))
     queried = states if rows is data else state(rows)
-    return matrices.finish(ridge).of(queried, *_rows(rows), _itself(data, rows))
+    return matrices.finish(ridge).of(queried, *codes_of_rows(rows), _itself(data, rows))
 
 
 def _last_layer(
@@ -336,7 +274,7 @@ def _last_layer(
     matrix = LastLayerGaussNewton(states.shape[1])
     matrix.add(states, tensor(data.context_weight), items, head(data))
     queried = states if rows is data else softmax.states(rows.contexts)
-    return matrix.finish(ridge).of(queried, items, head(rows), *_rows(rows))
+    return matrix.finish(ridge).of(queried, items, head(rows), *codes_of_rows(rows))
 
 
 def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData, ridge: float | None) -> Tensor:
@@ -349,9 +287,9 @@ def _linear(model: FittedModel, state: State, data: LoggedData, rows: LoggedData
             states, tensor(data.context_weight), lambda part: all_log_probs(model.policy, data.contexts.take(part))
         )
         return whole.finish(ridge).of(
-            queried, lambda part: all_log_probs(model.policy, rows.contexts.take(part)), *_rows(rows)
+            queried, lambda part: all_log_probs(model.policy, rows.contexts.take(part)), *codes_of_rows(rows)
         )
     blocks = BlockGaussNewton(width, n_actions)
-    blocks.add(states, *_rows(data), logged_log_prob(model.policy, data), row_weights(data))
+    blocks.add(states, *codes_of_rows(data), logged_log_prob(model.policy, data), row_weights(data))
     asked = logged_log_prob(model.policy, rows)
-    return blocks.finish(ridge).of(queried, *_rows(rows), asked, inside=_itself(data, rows))
+    return blocks.finish(ridge).of(queried, *codes_of_rows(rows), asked, inside=_itself(data, rows))

@@ -6,8 +6,8 @@ from offpolicy.workflows.doctor import run_doctor
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
+from offpolicy.workflows.log_spec import LogSpec
 from offpolicy.workflows.prepare import run_prepare
-from offpolicy.workflows.roles import LogSpec
 from offpolicy.workflows.run import Finished, RunOptions, check_output_file
 from offpolicy.workflows.ship import run_export, run_recommend
 from offpolicy.workflows.tune import run_tune

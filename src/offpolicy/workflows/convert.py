@@ -5,8 +5,9 @@ from typing import Any
 
 from offpolicy.checks import check_choice
 from offpolicy.log import expanded, is_store, to_cb_adf, to_dsjson
+from offpolicy.workflows.log_spec import LogSpec, without_duplicates
 from offpolicy.workflows.prepare import resolve
-from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
+from offpolicy.workflows.roles import kind_notes
 from offpolicy.workflows.run import check_output_file
 
 WRITERS = {"dsjson": to_dsjson, "cb_adf": to_cb_adf}

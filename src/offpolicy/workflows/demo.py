@@ -26,7 +26,7 @@ from offpolicy.uncertainty import Calibration, calibrate_gamma, covered, row_unc
 from offpolicy.workflows.evaluate import run_evaluate
 from offpolicy.workflows.inspect import run_inspect
 from offpolicy.workflows.learn import run_learn
-from offpolicy.workflows.roles import LogSpec
+from offpolicy.workflows.log_spec import LogSpec
 from offpolicy.workflows.run import RunOptions, check_folder, mark_folder
 
 HELD_OUT = 0.1

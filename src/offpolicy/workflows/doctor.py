@@ -25,7 +25,8 @@ from offpolicy.artifacts import library_versions
 from offpolicy.errors import LogError
 from offpolicy.log import CategoricalColumn, EmbeddingColumn, LoggedData, expanded, format_of, is_store
 from offpolicy.workflows.inspect import advice_before_fitting, facts_of, read_with_fixes
-from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, without_duplicates
+from offpolicy.workflows.log_spec import LogSpec, columns_of, without_duplicates
+from offpolicy.workflows.roles import kind_notes
 
 MOST_ROWS = 50_000
 """Rows that are read of a large log."""

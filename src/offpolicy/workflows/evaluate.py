@@ -18,8 +18,9 @@ from offpolicy.policy_files import policy_folder
 from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout, later_rows, unseen_part
+from offpolicy.workflows.log_spec import LogSpec, without_duplicates
 from offpolicy.workflows.prepare import resolve
-from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
+from offpolicy.workflows.roles import kind_notes
 from offpolicy.workflows.run import (
     Clock,
     Finished,

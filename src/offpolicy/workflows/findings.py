@@ -10,7 +10,7 @@ from offpolicy.evaluation import Asked, Evaluator, PolicyRows, RowStatistics
 from offpolicy.propensity import LoggingPolicy
 from offpolicy.results import Results, RiskyAction, Run, Weights
 from offpolicy.uncertainty import frequency_profile
-from offpolicy.workflows.roles import LogSpec, columns_of
+from offpolicy.workflows.log_spec import LogSpec, columns_of
 
 Array = npt.NDArray[np.float64]
 

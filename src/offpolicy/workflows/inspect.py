@@ -12,8 +12,9 @@ from offpolicy.evaluation import audit, shown_one_action
 from offpolicy.json_writer import jsonable
 from offpolicy.log import LoggedData, Reading, Table
 from offpolicy.propensity import FitConfig, fit_logging_policy, repeat_test, shortened
+from offpolicy.workflows.log_spec import LogSpec, columns_of, without_duplicates
 from offpolicy.workflows.prepare import resolve
-from offpolicy.workflows.roles import LogSpec, columns_of, kind_notes, without_duplicates
+from offpolicy.workflows.roles import kind_notes
 
 QUICK_ROWS = 10_000
 """Rows for the quick fits; of a longer log a random share of contexts is taken."""

@@ -24,8 +24,9 @@ from offpolicy.results import RESULTS, write_results
 from offpolicy.workflows.evaluate import own_notes, unused_propensities
 from offpolicy.workflows.findings import document
 from offpolicy.workflows.holdout import Holdout
+from offpolicy.workflows.log_spec import LogSpec, without_duplicates
 from offpolicy.workflows.prepare import resolve
-from offpolicy.workflows.roles import LogSpec, kind_notes, without_duplicates
+from offpolicy.workflows.roles import kind_notes
 from offpolicy.workflows.run import (
     PARTS,
     Clock,

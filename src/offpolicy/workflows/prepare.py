@@ -10,6 +10,7 @@ from typing import Any
 
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.log import (
+    ROLES,
     STREAMED,
     Files,
     Prepared,
@@ -24,7 +25,8 @@ from offpolicy.log import (
     prepare_rows,
     read_manifest,
 )
-from offpolicy.workflows.roles import ROLES, LogSpec, infer
+from offpolicy.workflows.log_spec import LogSpec
+from offpolicy.workflows.roles import infer
 
 SAMPLE_BYTES = 64 * 2**20
 """The part of a large log from which roles are inferred."""

@@ -20,7 +20,7 @@ from offpolicy.log import LoggedData, in_store
 from offpolicy.nuisances import SAMPLE_ROWS, Nuisances
 from offpolicy.propensity import MODELS, fits_done
 from offpolicy.results import Results, Run
-from offpolicy.workflows.roles import LogSpec
+from offpolicy.workflows.log_spec import LogSpec
 
 MARKER = "run.json"
 """Says which command writes into a folder."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from offpolicy.learning import LearnerConfig, held_out_unit
 from offpolicy.tuning import tune
+from offpolicy.workflows.log_spec import LogSpec, without_duplicates
 from offpolicy.workflows.prepare import resolve
-from offpolicy.workflows.roles import LogSpec, without_duplicates
 from offpolicy.workflows.run import RunOptions, in_stores, nuisances_of, parts_folder
 
 

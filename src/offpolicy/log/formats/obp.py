@@ -8,16 +8,10 @@ import numpy.typing as npt
 
 from offpolicy.errors import LogError
 from offpolicy.log.actions import ActionTable
-from offpolicy.log.features import (
-    BagColumn,
-    CategoricalColumn,
-    Column,
-    EmbeddingColumn,
-    FeatureTable,
-    Vocabulary,
-)
+from offpolicy.log.features import BagColumn, CategoricalColumn, Column, EmbeddingColumn, FeatureTable
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.slates import POSITION, slate_table
+from offpolicy.log.vocabulary import Vocabulary
 
 FEEDBACK = "the bandit feedback"
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, get_args
 
-import numpy as np
-
 from offpolicy.checks import check_choice
 from offpolicy.datasets import Campaign, load_obd
-from offpolicy.evaluation import evaluate
+from offpolicy.evaluation import clustered_mean, evaluate
 from offpolicy.log import LoggedData
 from offpolicy.paper.studies.study import Row, Settings, Untuned, known
 from offpolicy.policies import UniformPolicy
@@ -106,7 +104,5 @@ def _named(name: str, numbers: tuple[float, float, float]) -> Row:
 
 def mean_reward(log: LoggedData, z: float = 1.96) -> tuple[float, float, float]:
     """The mean reward and its 95 % interval over clusters."""
-    mean = float(log.reward.mean())
-    residual = np.bincount(log.cluster_index, log.reward - mean)
-    error = float(np.sqrt(np.square(residual).sum())) / log.n_rows
+    mean, error = clustered_mean(log.reward, log.cluster_index)
     return mean, max(mean - z * error, 0.0), mean + z * error
