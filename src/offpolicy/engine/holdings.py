@@ -7,6 +7,7 @@ make it again.
 
 import atexit
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SCRATCH = "offpolicy-shards"
 """Name of the temporary folders below TMPDIR."""
+GIVE_BACK_SECONDS = 0.2
+"""Freed memory is given back no more often: what functions of milliseconds free, the next one needs again."""
 
 
 class Source(Protocol):
@@ -86,6 +89,8 @@ class Held:
     closing: ExitStack = field(default_factory=ExitStack)
     task: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
     """What is asked about the shards."""
+    given_back: float = 0.0
+    """When freed memory was last given back."""
 
     def share(self, value: Any) -> Shared:
         """Keep a value that functions are given."""
@@ -102,8 +107,9 @@ class Held:
             return function(self.source.shard(index), index, *given)
         finally:
             _current = before
-            if self.source.spills:
+            if self.source.spills and time.monotonic() - self.given_back > GIVE_BACK_SECONDS:
                 give_back()  # between results that are kept, arrays that were freed leave holes that nothing fits
+                self.given_back = time.monotonic()
 
     def answers(self, indices: Sequence[int]) -> list[tuple[str, Any]]:
         """What a worker answers about some of its shards."""
@@ -123,6 +129,13 @@ class Held:
         self.caches.clear()
         self.shared.clear()
         self.closing.close()
+
+
+def one_thread() -> None:
+    """Let all libraries of this process, a worker, use one thread from here on."""
+    from offpolicy.threads import set_threads
+
+    set_threads(1)
 
 
 _current: tuple[Held, int] | None = None
@@ -178,6 +191,7 @@ _held: dict[int, Held] = {}
 def hold(crew: int, source: Source) -> None:
     """Own the shards of a source from here on, in place of those of the same crew before."""
     forget(crew)
+    one_thread()
     _held[crew] = Held(source)
 
 
