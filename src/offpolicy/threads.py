@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import torch
 from threadpoolctl import threadpool_limits
 
-
 _set: int | None = None
 """As many as every library was last told to use."""
 

@@ -147,6 +147,26 @@ def shard_cache() -> dict[Any, Any]:
     return held.caches.setdefault(index, {})
 
 
+@dataclass(frozen=True)
+class OnDisk:
+    """An array in a file, mapped while it is used: shards × arrays that stay open would be more than a process may."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any], path: Path) -> "OnDisk":
+        """Write an array."""
+        values.tofile(path)
+        return cls(path, values.dtype, values.shape)
+
+    def open(self) -> npt.NDArray[Any]:
+        """The array, read-only."""
+        mapped = np.memmap(self.path, self.dtype, "r", shape=self.shape) if 0 not in self.shape else None
+        return np.empty(self.shape, self.dtype) if mapped is None else mapped
+
+
 def spilled(name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """An array kept with the shard of the function that is running: made on first use, read-only.
 
@@ -158,15 +178,14 @@ def spilled(name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]
     if ("spilled", name) not in cache:
         made = make()
         if held.source.spills:
-            path = held.scratch() / f"{index}-{len(cache)}.npy"
-            np.save(path, made)
-            made = np.load(path, mmap_mode="r")
+            cache["spilled", name] = OnDisk.of(made, held.scratch() / f"{index}-{len(cache)}.bin")
         else:
             made = np.ascontiguousarray(made)
             made.flags.writeable = False
-        cache["spilled", name] = made
-    kept: npt.NDArray[Any] = cache["spilled", name]
-    return kept
+            cache["spilled", name] = made
+    kept = cache["spilled", name]
+    found: npt.NDArray[Any] = kept.open() if isinstance(kept, OnDisk) else kept
+    return found
 
 
 def beside(index: int, function: Callable[..., Any], *arguments: Any) -> Any:

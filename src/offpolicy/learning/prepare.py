@@ -144,7 +144,7 @@ def _own_nuisances(
 
 
 def model_of(log: LoggedData, config: LearnerConfig, given: Policy | str | None) -> Any:
-    """The model of a β̂ that has to be fitted: the one that is named, or one like the policy's; None where one is given."""
+    """The model of a β̂ to fit: the one that is named, or one like the policy's; None where a policy is given."""
     if given is not None:
         return given if isinstance(given, str) else None
     own = scorer_of(log, config)

@@ -3,8 +3,8 @@
 Of each shard its features along the axes are kept beside it (memory-mapped over a store); a step sends θ to the workers
 and gets sums back. θ is the same, to the last bit, for any number of workers and for
 a log in memory or in a store. The ridge is chosen, and quality is measured, on contexts drawn at random; whole shards
-are held out for that, and the fit to the others is where the fit to all of them starts. The search, too, is the workers':
-what it looks at is divided into pieces.
+are held out for that, and the fit to the others is where the fit to all of them starts. The search is over shards, too:
+those into which its sample is divided.
 """
 
 import io
@@ -38,7 +38,7 @@ from offpolicy.seeding import generator
 Floats = npt.NDArray[np.floating]
 
 PIECES = 8
-"""Into so many the contexts of a search are divided: fixed, so that what is found does not depend on who works on them."""
+"""The shards of a search's sample: fixed, so that what is found does not depend on the number of workers."""
 ANSWER_BYTES = 4 << 20
 """Groups whose gradients together are no larger answer in one message."""
 
