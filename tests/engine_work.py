@@ -41,6 +41,16 @@ def doubled(shard: LoggedData, index: int) -> npt.NDArray[np.float64]:
     return np.array(found)
 
 
+def open_files_with_many_arrays(shard: LoggedData, index: int) -> int:
+    """How many files the process has open once forty arrays are kept beside the shard and have been read."""
+    kinds = (np.empty((0, 3)), np.arange(6, dtype=np.int32).reshape(2, 3)[:, 1:], shard.reward)
+    for name in range(40):
+        values = kinds[name % 3]
+        for _ in range(2):
+            np.testing.assert_array_equal(spilled(f"kept {name}", values.copy), values)
+    return len(os.listdir("/dev/fd"))
+
+
 def dies_once(shard: LoggedData, index: int, folder: Path) -> tuple[int, float]:
     """Shard 3 kills its process, but the first time only."""
     mark = folder / "died"

@@ -11,20 +11,31 @@ from contextlib import contextmanager
 import torch
 from threadpoolctl import threadpool_limits
 
+_set: int | None = None
+"""As many as every library was last told to use."""
+
 
 def set_threads(n: int) -> None:
     """Let every library use so many threads from here on, in this process."""
+    global _set
     torch.set_num_threads(n)
     threadpool_limits(n)
+    _set = n
 
 
 @contextmanager
 def threads(n: int) -> Iterator[None]:
     """Let every library use so many threads within the block; before and after it, as many as before."""
-    before = torch.get_num_threads()
+    global _set
+    if _set == n == torch.get_num_threads():  # to look for all libraries again takes milliseconds
+        yield
+        return
+    before, outside = torch.get_num_threads(), _set
     with threadpool_limits(n):
         torch.set_num_threads(n)
+        _set = n
         try:
             yield
         finally:
             torch.set_num_threads(before)
+            _set = outside

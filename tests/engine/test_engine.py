@@ -17,6 +17,7 @@ from engine_work import (
     doubled,
     echoed,
     fails,
+    open_files_with_many_arrays,
     reward_sum,
     times_seen,
     where,
@@ -25,6 +26,7 @@ from offpolicy import LoggedData, ParameterError
 from offpolicy.engine import Engine, make_engine
 from offpolicy.engine.crew import owners
 from offpolicy.errors import OffPolicyError
+from shard_worlds import stored
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,12 @@ def test_a_shard_stays_with_its_worker_and_what_is_kept_beside_it(log: LoggedDat
                 np.testing.assert_array_equal(found, 2 * log.shard(index).reward)
     with engine.over(log) as crew:
         assert list(crew.map(times_seen)) == [1] * 8  # a crew forgets
+
+
+def test_what_is_kept_beside_shards_of_a_store_holds_no_files_open(log: LoggedData, tmp_path: Path) -> None:
+    with make_engine(None).over(stored(log, tmp_path)) as crew:
+        found = list(crew.map(open_files_with_many_arrays))
+    assert found[-1] - found[0] < 10  # of 280 more arrays
 
 
 def test_large_arrays_go_both_ways(log: LoggedData, engine: Engine) -> None:

@@ -107,24 +107,30 @@ class Here(Engine):
     def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[Crew]:
         held = Held(source_of(log, range(log.n_shards)))
         try:
-            yield _CrewHere(held, log.n_shards)
+            yield CrewHere(held, log.n_shards)
         finally:
             held.close()
 
 
-class _CrewHere:
-    workers = 1
+class CrewHere:
+    """This process, which works on shards itself."""
 
-    def __init__(self, held: Held, n_shards: int) -> None:
-        self.held, self.n_shards = held, n_shards
+    def __init__(self, held: Held, n_shards: int, workers: int = 1) -> None:
+        """What this process owns of so many shards; others may work on the rest."""
+        self.held, self.n_shards, self.workers = held, n_shards, workers
 
     def share(self, value: Any) -> Shared:
+        """See `Crew.share`."""
         return self.held.share(value)
 
     def map(
         self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, together: int = 1
     ) -> Iterator[Any]:
-        for index in range(self.n_shards) if only is None else only:
+        """See `Crew.map`."""
+        return self._found(function, arguments, list(range(self.n_shards) if only is None else only))
+
+    def _found(self, function: Callable[..., Any], arguments: tuple[Any, ...], wanted: list[int]) -> Iterator[Any]:
+        for index in wanted:
             yield self.held.run(index, function, arguments)
 
 

@@ -7,6 +7,7 @@ make it again.
 
 import atexit
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SCRATCH = "offpolicy-shards"
 """Name of the temporary folders below TMPDIR."""
+GIVE_BACK_SECONDS = 0.2
+"""Freed memory is given back no more often: what functions of milliseconds free, the next one needs again."""
 
 
 class Source(Protocol):
@@ -86,6 +89,8 @@ class Held:
     closing: ExitStack = field(default_factory=ExitStack)
     task: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
     """What is asked about the shards."""
+    given_back: float = 0.0
+    """When freed memory was last given back."""
 
     def share(self, value: Any) -> Shared:
         """Keep a value that functions are given."""
@@ -102,8 +107,9 @@ class Held:
             return function(self.source.shard(index), index, *given)
         finally:
             _current = before
-            if self.source.spills:
+            if self.source.spills and time.monotonic() - self.given_back > GIVE_BACK_SECONDS:
                 give_back()  # between results that are kept, arrays that were freed leave holes that nothing fits
+                self.given_back = time.monotonic()
 
     def answers(self, indices: Sequence[int]) -> list[tuple[str, Any]]:
         """What a worker answers about some of its shards."""
@@ -125,6 +131,13 @@ class Held:
         self.closing.close()
 
 
+def one_thread() -> None:
+    """Let all libraries of this process, a worker, use one thread from here on."""
+    from offpolicy.threads import set_threads
+
+    set_threads(1)
+
+
 _current: tuple[Held, int] | None = None
 
 
@@ -132,6 +145,26 @@ def shard_cache() -> dict[Any, Any]:
     """A dict that stays with the shard of the function that is running, for as long as its worker and crew live."""
     held, index = _running()
     return held.caches.setdefault(index, {})
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """An array in a file, mapped while it is used: shards × arrays that stay open would be more than a process may."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any], path: Path) -> "OnDisk":
+        """Write an array."""
+        values.tofile(path)
+        return cls(path, values.dtype, values.shape)
+
+    def open(self) -> npt.NDArray[Any]:
+        """The array, read-only."""
+        mapped = np.memmap(self.path, self.dtype, "r", shape=self.shape) if 0 not in self.shape else None
+        return np.empty(self.shape, self.dtype) if mapped is None else mapped
 
 
 def spilled(name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -145,15 +178,14 @@ def spilled(name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]
     if ("spilled", name) not in cache:
         made = make()
         if held.source.spills:
-            path = held.scratch() / f"{index}-{len(cache)}.npy"
-            np.save(path, made)
-            made = np.load(path, mmap_mode="r")
+            cache["spilled", name] = OnDisk.of(made, held.scratch() / f"{index}-{len(cache)}.bin")
         else:
             made = np.ascontiguousarray(made)
             made.flags.writeable = False
-        cache["spilled", name] = made
-    kept: npt.NDArray[Any] = cache["spilled", name]
-    return kept
+            cache["spilled", name] = made
+    kept = cache["spilled", name]
+    found: npt.NDArray[Any] = kept.open() if isinstance(kept, OnDisk) else kept
+    return found
 
 
 def beside(index: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -178,6 +210,7 @@ _held: dict[int, Held] = {}
 def hold(crew: int, source: Source) -> None:
     """Own the shards of a source from here on, in place of those of the same crew before."""
     forget(crew)
+    one_thread()
     _held[crew] = Held(source)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from offpolicy.engine.crew import Crew, Engine, owners, source_of
-from offpolicy.engine.holdings import Held, Shared
+from offpolicy.engine.crew import Crew, CrewHere, Engine, owners, source_of
+from offpolicy.engine.holdings import Held
 from offpolicy.engine.process import result_of
 from offpolicy.errors import OffPolicyError
 
@@ -45,7 +45,7 @@ class Ranks(Engine):
         mine = owned[self.rank] if self.rank < len(owned) else []
         held = Held(source_of(log, mine))
         try:
-            yield _CrewOfRanks(self.group, held, mine, log.n_shards, self.workers)
+            yield _CrewOfRanks(held, log.n_shards, self.workers, mine, self.group)
         finally:
             held.close()
 
@@ -55,18 +55,12 @@ class Ranks(Engine):
             self.group.destroy_process_group()
 
 
-class _CrewOfRanks:
-    def __init__(self, group: Any, held: Held, mine: Sequence[int], n_shards: int, workers: int) -> None:
-        self.group, self.held, self.mine = group, held, set(mine)
-        self.n_shards, self.workers = n_shards, workers
+class _CrewOfRanks(CrewHere):
+    def __init__(self, held: Held, n_shards: int, workers: int, mine: Sequence[int], group: Any) -> None:
+        super().__init__(held, n_shards, workers)
+        self.mine, self.group = set(mine), group
 
-    def share(self, value: Any) -> Shared:
-        return self.held.share(value)
-
-    def map(
-        self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, together: int = 1
-    ) -> Iterator[Any]:
-        wanted = list(range(self.n_shards) if only is None else only)
+    def _found(self, function: Callable[..., Any], arguments: tuple[Any, ...], wanted: list[int]) -> Iterator[Any]:
         own = [index for index in wanted if index in self.mine]
         self.held.task = function, arguments
         gathered: list[Any] = [None] * self.workers

@@ -6,6 +6,7 @@ object store once. Ray keeps no state that matters: an actor that is lost is mad
 
 import logging
 import os
+import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from offpolicy.engine.crew import Answers, Crew, Engine, OrderedCrew, owners
-from offpolicy.engine.holdings import Held, InMemory, InStore
-from offpolicy.engine.process import WorkerEndedError, environment
+from offpolicy.engine.holdings import Held, InMemory, InStore, one_thread
+from offpolicy.engine.process import Packed, WorkerEndedError, environment
 from offpolicy.engine.workers import available_cores
 from offpolicy.errors import MissingExtraError, OffPolicyError
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 OBJECT_BYTES = 1 << 30
 """Memory of a local Ray's object store; what does not fit spills to the disk."""
+MESSAGE_BYTES = 4 << 20
+"""Up to this size questions, and on a local Ray answers, travel within the message; larger ones by way of the object
+store, which takes longer than the step of a small model."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -58,7 +62,7 @@ class OnRay(Engine):
             raise OffPolicyError(f"{self.workers} workers need a CPU each, but the Ray cluster has {cpus}.")
         self.actors = [None] * self.workers
         self.known: dict[int, int] = {}
-        self.actor: Any = ray.remote(num_cpus=1)(Owner)  # Ray gives it one thread
+        self.actor: Any = ray.remote(num_cpus=1)(Owner)
 
     @property
     def pids(self) -> list[int]:
@@ -91,6 +95,7 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
     if address is None:
         settings |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
         settings |= {"object_store_memory": OBJECT_BYTES}
+        settings |= {"_system_config": {"max_direct_call_object_size": MESSAGE_BYTES}}
     else:
         settings["address"] = address
     try:
@@ -107,7 +112,7 @@ class Owner:
     def __init__(self) -> None:
         """Nothing is held yet."""
         self.held: Held | None = None
-        self.task = -1
+        one_thread()
 
     def hold(self, store: InStore | None, owned: Sequence[int], shards: Sequence[Any]) -> int:
         """Own the shards of a store, or those that are in the object store; returns which process this is."""
@@ -120,22 +125,23 @@ class Owner:
             self.held = Held(store)
         return os.getpid()
 
-    def answers(self, number: int, task: Sequence[Any], shared: Sequence[Any], indices: Sequence[int]) -> Answers:
-        """Answer for some of the shards."""
-        import ray
-
+    def answers(self, indices: Sequence[int], shared: Sequence[Any], task: Packed | None) -> Answers:
+        """Answer for some of the shards; what is new since the last question comes with it."""
         assert self.held is not None
-        for place in range(len(self.held.shared), len(shared)):
-            self.held.shared[place] = ray.get(shared[place])
-        if number != self.task:
-            self.held.task, self.task = ray.get(task[0]), number
+        if shared:
+            import ray
+
+            for value in ray.get(list(shared)):
+                self.held.share(value)
+        if task is not None:
+            self.held.task = task.open()
         return self.held.answers(indices)
 
     def forget(self) -> None:
         """Let go of the shards and of all that was kept beside them."""
         if self.held is not None:
             self.held.close()
-        self.held, self.task = None, -1
+        self.held = None
 
 
 class _Actors:
@@ -149,8 +155,10 @@ class _Actors:
         ]
         self.open: list[deque[Any]] = [deque() for _ in owned]
         """References to answers that have not come in; those that say nothing have None beside them."""
-        self.number, self.task = 0, None
+        self.task: Any = None
         self.shared: list[Any] = []
+        self.told, self.sent = [False] * len(owned), [0] * len(owned)
+        """Which have the task, and how many of the shared values."""
 
     def start(self, slot: int) -> None:
         actors = self.engine.actors
@@ -161,15 +169,22 @@ class _Actors:
             actors[slot] = self.engine.actor.remote()
         held = actors[slot].hold.remote(self.store, self.owned[slot], self.shards[slot])
         self.open[slot] = deque([(held, False)])
+        self.told[slot], self.sent[slot] = False, 0
 
     def share(self, number: int, value: Any) -> None:
         self.shared.append(self.ray.put(value))
 
     def tell(self, slots: Sequence[int], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self.number, self.task = self.number + 1, self.ray.put((function, arguments))
+        packed = Packed.of((function, arguments))
+        small = sum(map(len, [packed.head, *packed.buffers])) <= MESSAGE_BYTES
+        packed = Packed(packed.head, [pickle.PickleBuffer(one) for one in packed.buffers])
+        self.task = packed if small else self.ray.put(packed)
+        self.told = [False] * len(self.owned)
 
     def ask(self, slot: int, indices: Sequence[int]) -> None:
-        asked = self.engine.actors[slot].answers.remote(self.number, [self.task], self.shared, list(indices))
+        task, new = None if self.told[slot] else self.task, self.shared[self.sent[slot] :]
+        asked = self.engine.actors[slot].answers.remote(list(indices), new, task)
+        self.told[slot], self.sent[slot] = True, len(self.shared)
         self.open[slot].append((asked, True))
 
     def answers(self) -> list[tuple[int, Answers | WorkerEndedError]]:

@@ -134,7 +134,7 @@ def gradient(shard: LoggedData, index: int, lesson: Lesson, step: Step) -> Found
     scorer, parameters = reading.scorer, trained(lesson.scorer)
     with torch.random.fork_rng(devices=[]):
         drawn = torch_generator(lesson.config.seed, "learning", "drawn", step.epoch, step.number, index)
-        torch.manual_seed(drawn.initial_seed())
+        torch.set_rng_state(drawn.get_state())
         value = objective.of(scorer, batch)
         found = torch.autograd.grad(value, parameters, allow_unused=True)
     if reading.at == reading.n:

@@ -27,13 +27,13 @@ from offpolicy.learning.lesson import Found, Lesson, Step, gradient, measured, m
 from offpolicy.learning.methods import MethodSpec
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
-from offpolicy.learning.prepare import form_of, prepare_training
+from offpolicy.learning.prepare import asks_for_logging, form_of, model_of, prepare_training
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData
 from offpolicy.models import clipped_step
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import Policy, logged_log_prob, tensor
-from offpolicy.propensity import LoggingPolicy
+from offpolicy.propensity import OVER_SHARDS, LoggingPolicy, fit_logging_policy
 from offpolicy.seeding import torch_generator
 from offpolicy.uncertainty import UncertaintyModel, uncertainty_of
 
@@ -77,9 +77,13 @@ def shard_trainer(
     *,
     config: LearnerConfig | None = None,
     validation: Any = None,
+    engine: Engine | None = None,
     **given: Any,
 ) -> "ShardTrainer":
-    """Everything `learn_policy` does before the first step over shards; `given` as for `prepare_training`."""
+    """Everything `learn_policy` does before the first step over shards; `given` as for `prepare_training`.
+
+    A linear β̂ of the sample is fitted by the workers of an engine, or here, to the same numbers.
+    """
     given = {name: value for name, value in given.items() if value is not None}
     nuisances: Nuisances | None = given.pop("nuisances", None)
     changes = {name: value for name, value in given.items() if name not in GIVEN}
@@ -91,8 +95,13 @@ def shard_trainer(
         last -= min(log.n_shards - 1, max(1, round(resolved.held_out * log.n_shards)))
         validation = held_out_sample(log, range(last, log.n_shards))
     sample = nuisance_sample(log, range(last))
-    if nuisances is not None and spec.needs_logging_policy:
-        given["logging_policy"] = nuisances.logging_policy
+    if asks_for_logging(spec, resolved):
+        if nuisances is not None:
+            given["logging_policy"] = nuisances.logging_policy
+        else:
+            model, pieces = model_of(sample, resolved, given.get("logging_policy")), sample.sharded(STREAMS)
+            if isinstance(model, str) and model in OVER_SHARDS and pieces.n_shards > 1:
+                given["logging_policy"] = fit_logging_policy(pieces, model, seed=resolved.seed, engine=engine)
     scale, beta = 1.0, given.get("logging_policy")
     if isinstance(beta, LoggingPolicy) and beta.log.n_shards > 1:  # its U from the sample, which is in memory
         scale = math.sqrt(min(sample.n_events / beta.log.n_events, 1.0))

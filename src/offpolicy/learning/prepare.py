@@ -69,8 +69,7 @@ def prepare_training(
     """Everything `learn_policy` does before the first step."""
     config, spec = resolve_config(method, config, changes, log.mean_reward)
     check_rewards(log)
-    if config.scorer == "auto":
-        config = replace(config, scorer="spectral" if has_many_ids(log.contexts) else "linear")
+    config = replace(config, scorer=scorer_of(log, config))
     if isinstance(uncertainty, str):
         config, uncertainty = replace(config, uncertainty_form=uncertainty), None
     _check_countable(spec, log)
@@ -81,7 +80,7 @@ def prepare_training(
         spec = replace(spec, given={**spec.given, "gamma": LEARNING_SHARE * known.gamma})
     has_held_out = (split is not None and config.metric is not None) or isinstance(validation, LoggedData)
     offered = logging_policy is not None or (nuisances is not None and has_held_out)
-    needed = _asks_for_logging(spec, config) and config.schedule == "pretrained"
+    needed = asks_for_logging(spec, config) and config.schedule == "pretrained"
     logging = known.logging_policy if offered or needed else None
     scorer = make_scorer(log, config)
     whole = _objective(known, spec, config, logging, next(iter(scorer.parameters())).dtype)
@@ -102,9 +101,9 @@ def prepare_training(
     else:
         monitor = monitor_of(validation, config.metric)
     alternation = None
-    if config.schedule == "alternate" and _asks_for_logging(spec, config):
+    if config.schedule == "alternate" and asks_for_logging(spec, config):
         alternation = Alternation(scorer, parts, config, spec.needs_uncertainty)
-    if config.in_batch and _asks_for_logging(spec, config):
+    if config.in_batch and asks_for_logging(spec, config):
         objective.current_propensity_scorer = _propensity_scorer(alternation, logging)
     folder = None if directory is None else Path(directory)
     identity = {} if folder is None else _identity(spec, config, log, whole, validation)
@@ -113,7 +112,7 @@ def prepare_training(
     return trainer
 
 
-def _asks_for_logging(spec: MethodSpec, config: LearnerConfig) -> bool:
+def asks_for_logging(spec: MethodSpec, config: LearnerConfig) -> bool:
     """Whether β̂ is needed: by the method, or by the capped ratio that stands for its weight in the first epoch."""
     return spec.needs_logging_policy or (config.first_epoch_cap is not None and spec.weighs)
 
@@ -134,16 +133,22 @@ def _own_nuisances(
     reward_model: RewardModel | None,
 ) -> Nuisances:
     """What is given, and the rest fitted with the policy's architecture when it is asked for."""
-    named = isinstance(logging_policy, str)
-    own = "auto" if config.scorer == "spectral" else config.scorer
     return Nuisances(
         log,
-        model=logging_policy if named else own,
+        model=model_of(log, config, logging_policy),
         logging_policy=None if isinstance(logging_policy, str) else logging_policy,
         uncertainty=None if uncertainty is None else check_rows("uncertainty", uncertainty, log.n_rows),
         reward_model=reward_model,
         seed=config.seed,
     )
+
+
+def model_of(log: LoggedData, config: LearnerConfig, given: Policy | str | None) -> Any:
+    """The model of a β̂ to fit: the one that is named, or one like the policy's; None where a policy is given."""
+    if given is not None:
+        return given if isinstance(given, str) else None
+    own = scorer_of(log, config)
+    return "auto" if own == "spectral" else own
 
 
 def _checked(nuisances: Nuisances, log: LoggedData, given: tuple[object, ...]) -> Nuisances:
@@ -235,6 +240,13 @@ def _propensity_scorer(alternation: Alternation | None, logging: Policy | None) 
             "model='linear' or 'two_tower', or set schedule='alternate'."
         )
     return scorer
+
+
+def scorer_of(log: LoggedData, config: LearnerConfig) -> Any:
+    """What kind of scorer is learned: as configured, or as the contexts ask for."""
+    if config.scorer != "auto":
+        return config.scorer
+    return "spectral" if has_many_ids(log.contexts) else "linear"
 
 
 def make_scorer(log: LoggedData, config: LearnerConfig) -> Scorer:

@@ -90,8 +90,8 @@ def learn_single(log: LoggedData, method: str | MethodSpec, **given: Any) -> Lea
         log = log.sharded()
     note = ""
     if log.n_shards > 1:
-        over_shards = shard_trainer(log, method, **given)
         with engine_of(engine) as working:
+            over_shards = shard_trainer(log, method, engine=working, **given)
             over_shards.run_over(working)
         trainer: Trainer = over_shards
         note = over_shards.note

@@ -17,7 +17,7 @@ from offpolicy.policies import Policy, ScorerPolicy, tensor, with_backoff
 from offpolicy.progress import progress
 from offpolicy.propensity.config import RIDGES, FitConfig, FitOutcome, some_contexts, weighted_mean
 from offpolicy.propensity.training import train
-from offpolicy.propensity.whole_batch import WholeBatch
+from offpolicy.propensity.whole_batch import Likelihood, WholeBatch
 
 WHOLE_NUMBERS = 1 << 25
 """Up to this many numbers in the design matrix, and in the weights, a linear model is fitted over the whole log."""
@@ -136,7 +136,7 @@ def _fit_whole(
     return FitOutcome(ridge, converged=converged, at_grid_end=searched and ridge in (RIDGES[0], RIDGES[-1]))
 
 
-def best_ridge(scorer: Scorer, problem: WholeBatch, held_out: LoggedData, config: FitConfig) -> float:
+def best_ridge(scorer: Scorer, problem: Likelihood, held_out: LoggedData, config: FitConfig) -> float:
     """From the strongest penalty to the weakest, each started where the last ended, until the score falls twice."""
     score = _scorer_of_rows(scorer, held_out, problem.seen, config.seed)
     tolerance = SEARCH / 1000 if problem.dtype == torch.float64 else SEARCH

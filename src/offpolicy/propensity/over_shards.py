@@ -3,7 +3,8 @@
 Of each shard its features along the axes are kept beside it (memory-mapped over a store); a step sends θ to the workers
 and gets sums back. θ is the same, to the last bit, for any number of workers and for
 a log in memory or in a store. The ridge is chosen, and quality is measured, on contexts drawn at random; whole shards
-are held out for that, and the fit to the others is where the fit to all of them starts.
+are held out for that, and the fit to the others is where the fit to all of them starts. The search is over shards, too:
+those into which its sample is divided.
 """
 
 import io
@@ -30,11 +31,16 @@ from offpolicy.propensity.families.softmax import Softmax
 from offpolicy.propensity.likelihood import LOOSE, SEARCH, SEARCH_NUMBERS, TIGHT, best_ridge, softmax_policy
 from offpolicy.propensity.model import FittedModel
 from offpolicy.propensity.quality import measure
-from offpolicy.propensity.whole_batch import FLAT, Axes, Likelihood, WholeBatch, precision
+from offpolicy.propensity.whole_batch import FLAT, Axes, Likelihood, precision
 from offpolicy.results import Quality
 from offpolicy.seeding import generator
 
 Floats = npt.NDArray[np.floating]
+
+PIECES = 8
+"""The shards of a search's sample: fixed, so that what is found does not depend on the number of workers."""
+ANSWER_BYTES = 4 << 20
+"""Groups whose gradients together are no larger answer in one message."""
 
 
 def fit_over_shards(
@@ -49,18 +55,21 @@ def fit_over_shards(
         some_rows(log, range(*part), config.seed, name)
         for part, name in (((0, last), "ridge"), ((last, log.n_shards), "held-out"))
     )
-    sample = WholeBatch(scorer, train)
-    ridge = best_ridge(scorer, sample, valid, config) if config.ridge is None else config.ridge
-    sample.maximise(scorer, ridge, SEARCH, 2 * config.epochs)
     groups = in_groups(range(last))
     rest = [[shard] for shard in range(last, log.n_shards)]
-    with engine_of(engine) as working, working.over(log, groups + rest) as crew:
-        statistics = Statistics.of(scorer, log, crew, last)
-        OverShards(scorer, log, crew, statistics, groups, config.keep).maximise(scorer, ridge, LOOSE, 2 * config.epochs)
-        quality = measure(softmax_policy(scorer, log), valid, train)
-        problem = OverShards(scorer, log, crew, statistics, groups + rest, config.keep)
-        tolerance = TIGHT if problem.dtype == torch.float64 else LOOSE
-        converged = problem.maximise(scorer, ridge, tolerance, 2 * config.epochs)
+    most, pieces = 2 * config.epochs, train.sharded(PIECES)
+    with engine_of(engine) as working:
+        with working.over(pieces) as crew:
+            each = [[piece] for piece in range(pieces.n_shards)]
+            search = OverShards(scorer, pieces, crew, Statistics.of(scorer, pieces, crew, len(each)), each)
+            ridge = best_ridge(scorer, search, valid, config) if config.ridge is None else config.ridge
+            search.maximise(scorer, ridge, SEARCH, most)
+        with working.over(log, groups + rest) as crew:
+            statistics = Statistics.of(scorer, log, crew, last)
+            OverShards(scorer, log, crew, statistics, groups, config.keep).maximise(scorer, ridge, LOOSE, most)
+            quality = measure(softmax_policy(scorer, log), valid, train)
+            problem = OverShards(scorer, log, crew, statistics, groups + rest, config.keep)
+            converged = problem.maximise(scorer, ridge, TIGHT if problem.dtype == torch.float64 else LOOSE, most)
     if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
     at_end = config.ridge is None and ridge in (RIDGES[0], RIDGES[-1])
@@ -158,7 +167,8 @@ class OverShards(Likelihood):
         """Parameters to the workers, sums back from every group, merged in their order in float64."""
         value, gradient = 0.0, torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.float64)
         given = (self.given, weights.numpy(), bias.numpy(), self.groups)
-        for found, of_group in self.crew.map(_of_group, *given, only=list(self.groups)):
+        together = max(1, ANSWER_BYTES // (gradient.numel() * weights.element_size()))
+        for found, of_group in self.crew.map(_of_group, *given, only=list(self.groups), together=together):
             value += found
             gradient += tensor(of_group)
         gradient = gradient.to(self.dtype)
