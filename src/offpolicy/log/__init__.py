@@ -47,6 +47,7 @@ from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import LogSchema, listed, nearest
 from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
+from offpolicy.log.spelling import IDS, Spelling, rewritten, spellings, with_ids
 from offpolicy.log.store import is_store, open_store, read_manifest
 from offpolicy.log.store_writer import StoreWriter, in_store, write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
@@ -56,6 +57,7 @@ from offpolicy.log.treatment import EVERY, Missing
 __all__ = [
     "COLUMNS",
     "EVERY",
+    "IDS",
     "READ_ERRORS",
     "STREAMED",
     "SUFFIXES",
@@ -86,6 +88,7 @@ __all__ = [
     "Preparing",
     "RawColumns",
     "Reading",
+    "Spelling",
     "StoreWriter",
     "Table",
     "Unit",
@@ -126,6 +129,7 @@ __all__ = [
     "read_rows",
     "read_table",
     "read_vowpal",
+    "rewritten",
     "row_pieces",
     "sealed",
     "separator_of",
@@ -133,6 +137,7 @@ __all__ = [
     "source_names",
     "source_of",
     "sources",
+    "spellings",
     "split_text",
     "table_hashes",
     "target_prob_from_obp",
@@ -144,5 +149,6 @@ __all__ = [
     "vowpal_log",
     "winsorised",
     "with_derived",
+    "with_ids",
     "write_store",
 ]

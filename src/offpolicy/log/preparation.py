@@ -29,6 +29,7 @@ from offpolicy.log.readers import (
     needed_columns,
     typed_rows,
 )
+from offpolicy.log.rewards import range_typed
 from offpolicy.log.schema import LogSchema
 from offpolicy.log.shards import SHARDS, arranged, unit_hashes
 from offpolicy.log.slates import shows_repeats
@@ -144,7 +145,9 @@ class Preparation:
         if schema.candidates is not None:
             kinds[schema.candidates] = "bag"
         with progress("looking at the columns", None):
-            self.found.problems += self.files.look(self.needed, kinds, spelled, schema.candidate_features)
+            self.found.problems += self.files.look(
+                self.needed, kinds, spelled, schema.candidate_features, schema.written
+            )
         asked = [name for name in schema.context if name not in schema.kinds]
         parts = {name: self.files.looks[name].parts for name in asked if name in self.files.looks}
         if self.log is not None:  # dates are read as they were
@@ -183,7 +186,7 @@ class Preparation:
             raise LogError.joined(self.origin_name, merged(found.problems, found.rows))
         if not found.kept:
             raise none_left(self.origin_name, found.counts)
-        self.notes = [*self.action_notes, *notes_of(found.dates, found.counts, found.rows)]
+        self.notes = [*self.action_notes, *self.files.notes, *notes_of(found.dates, found.counts, found.rows)]
         largest = WORKING * found.size // max(1, self.how.shards)
         if largest > self.how.memory:
             shards = -(-WORKING * found.size // self.how.memory)
@@ -461,4 +464,4 @@ def _wider(left: Fix, right: Fix) -> Fix:
     """The range of rewards that holds two."""
     ends = [[float(end) for end in one.value.split(",")] for one in (left, right)]
     low, high = min(one[0] for one in ends), max(one[1] for one in ends)
-    return Fix(left.option, f"{low:.12g},{high:.12g}", left.effect)
+    return Fix(left.option, range_typed(low, high), left.effect)

@@ -20,7 +20,7 @@ from offpolicy.log.ids import UNKNOWN, Codes, codes_in, owned
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.offers import CANDIDATES, Offers, known_by_request, one_row_a_request
 from offpolicy.log.origin import Origin
-from offpolicy.log.rewards import data_range, to_unit, winsorised
+from offpolicy.log.rewards import data_range, range_typed, to_unit, winsorised
 from offpolicy.log.schema import UNIT_RANGE, LogSchema
 from offpolicy.log.slates import check_nested, coded_positions, not_yet_shown, shows_repeats
 from offpolicy.log.tables import Table, read_table, source_names
@@ -145,7 +145,7 @@ def columns_of(
     """The columns that a log is made of, the schema they follow, what is kept beside them, and what was done."""
     needed, formula, kept = needed_columns(schema, keep, source_names(source))
     schema = schema.model_copy(update={"reward": formula.name})
-    table = read_table(source, needed)
+    table = read_table(source, needed, kinds=schema.written)
     if schema.request is not None and schema.position is None:
         table, schema = _by_request(table, schema)
     if schema.position is not None and schema.position not in schema.context:
@@ -438,7 +438,7 @@ def _within(
     if least >= low and most <= high:
         return rewards
     row = _first((rewards < low) | (rewards > high))
-    ends = f"{min(least, low):.12g},{max(most, high):.12g}"
+    ends = range_typed(min(least, low), max(most, high))
     effect = "if these are the least and the most that a reward can be, else a wider range"
     fix = Fix("reward_range", ends, effect + _on_outliers(there.to_numpy()))
     rule = f"must hold rewards in [{low:g}, {high:g}]"
@@ -451,7 +451,8 @@ def _on_outliers(rewards: npt.NDArray[np.float64]) -> str:
     usual = float(np.quantile(other, 0.99)) if len(other) else np.inf
     if not 0 < usual < float(rewards.max()) / 5:
         return ""
-    return f" (99 % of those that are not 0 are at most {usual:g}: winsorising at 0.01 takes the others for outliers)"
+    said = f"99 % of those that are not 0 are at most {usual:g}"
+    return f" ({said}: winsorising at 0.01, --winsorise 0.01, takes the others for outliers)"
 
 
 def _probabilities(column: str, values: pl.Series, origin: Origin) -> pl.Series:
@@ -506,7 +507,7 @@ def _given_actions(actions: Any, schema: LogSchema) -> tuple[ActionTable | None,
         actions = range(actions)
     if isinstance(actions, range | list | tuple | set | np.ndarray | pl.Series):
         return ActionTable(Vocabulary(sorted(actions) if isinstance(actions, set) else actions)), (), ()
-    table = read_table(actions, (schema.action,), everything=True, argument="actions")
+    table = read_table(actions, (schema.action,), everything=True, argument="actions", kinds=schema.written)
     series, origin = table.series, table.origin
     raw, kind, names = series.pop(schema.action), schema.kinds.get(schema.action), tuple(series)
     treatment = Treatment(schema.missing, origin)

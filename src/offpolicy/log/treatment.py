@@ -118,7 +118,8 @@ class Treatment:
     def notes(self) -> list[str]:
         """What was done, in words."""
         rows = sum(part.n_rows for part in self.origin.parts)
-        return notes_of(self.dates, self.counts, rows)
+        respelled = [f"{name}: {said}" for name, said in self.origin.respelled.items()]
+        return respelled + notes_of(self.dates, self.counts, rows)
 
     def _filled(self, name: str, kind: Kind, values: pl.Series) -> Typed:
         how = self._how(name)

@@ -36,6 +36,7 @@ from offpolicy.log import (
     read_rows,
     read_table,
     vowpal_log,
+    with_ids,
 )
 from offpolicy.progress import progress
 
@@ -138,6 +139,12 @@ class LogSpec:
         """The columns that say what was on offer, and how many events a row stands for."""
         single = (self.candidates, self.request, self.shown, self.position, self.keep_prob, self.row_weight)
         return (*(name for name in single if name is not None), *self.candidate_features)
+
+    @property
+    def written(self) -> dict[str, str]:
+        """The kinds by which columns of text are read: ids and lists as they are written."""
+        ids = (self.action, self.cluster, self.request)
+        return with_ids(self.kinds, ids, (self.candidates, *self.candidate_features))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -276,7 +283,7 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
     context = tuple(name for name in spec.context if name not in spec.exclude)
     needed = dict.fromkeys([*single.values(), *followed, *beside, *spec.requests, *context])
     if spec.table is None:
-        table = read_table(spec.source, tuple(needed), everything=not spec.context)
+        table = read_table(spec.source, tuple(needed), everything=not spec.context, kinds=spec.written)
     else:
         table = read_table(spec.table, tuple(needed if spec.context else dict.fromkeys([*needed, *names])))
     columns = _of_requests(table, spec)
@@ -295,7 +302,9 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
             "use with --context."
         )
     notes = [f"context: {', '.join(chosen.context)} (every other column)"]
-    notes += [f"left out: {name or repr(name)} ({why})" for name, why in chosen.left_out.items()]
+    for name, why in chosen.left_out.items():
+        respelled = table.origin.respelled.get(name)
+        notes.append(f"left out: {name or repr(name)} ({why}{f'; {respelled}' if respelled else ''})")
     notes += [f"context {name}: {why}; --exclude {name} leaves it out" for name, why in chosen.suspicious.items()]
     for name in set(chosen.left_out).difference(beside):
         del table.series[name]
