@@ -5,7 +5,7 @@ from offpolicy.log.batched import STREAMED, Files, free_memory, memory_needed
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.choice import Choice, Known, choose_context, leaks
-from offpolicy.log.derived import source_of, sources, with_derived
+from offpolicy.log.derived import derived, source_of, sources, with_derived
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.expressions import expression
 from offpolicy.log.features import (
@@ -100,6 +100,7 @@ __all__ = [
     "choose_context",
     "column_names",
     "column_parts",
+    "derived",
     "digest",
     "expanded",
     "expression",

@@ -147,8 +147,8 @@ class Treatment:
         return {name: (kind, filled(kind, values)), **flags}
 
     def asks_for(self, column: str) -> bool:
-        """Whether missing values of this column are to be treated in some way."""
-        return self._how(column) is not None
+        """Whether rows in which this column is missing are to be left out or to count as 0."""
+        return self._how(column) in ("drop", "zero")
 
     def _how(self, column: str) -> Missing | None:
         """The treatment of a column: its own, that of its source, or that of all."""
