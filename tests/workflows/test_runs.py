@@ -58,6 +58,12 @@ def test_context_is_in_the_order_of_the_file_whatever_is_kept_beside_it(tmp_path
     assert resolve(replace(spec, keep=("y",))).context == resolve(spec).context == ("x", "y")
 
 
+def test_context_that_was_named_and_left_out_is_inferred(tmp_path: Path) -> None:
+    spec = written(tmp_path, pl.DataFrame({"x": [1.0, 2], "y": ["a", "b"], "item": ["a", "b"], "click": [0, 1]}))
+    with pytest.raises(LogError, match="no column left for the context"):
+        resolve(replace(spec, context=("x",), exclude=("x",)))
+
+
 def test_what_is_named_is_not_inferred(tmp_path: Path) -> None:
     frame = pl.DataFrame({"item": ["a", "b"], "arm": ["c", "d"], "click": [0, 1], "p": [0.5, 0.5]})
     found = resolve(LogSpec(written(tmp_path, frame).source, context=("p", "item")))

@@ -76,6 +76,12 @@ def choice_of(evaluator: Evaluator, seconds: Mapping[str, float]) -> Choice:
     ends = f"{chosen.gain:+.4g} (at least {chosen.gain_low:+.4g} at {level:.0%}, all candidates counted)"
     if chosen.gain is not None and chosen.gain <= 0:
         verdict, sentence = "logging", f"Stay with logging: no candidate is estimated to be better; {best} is {ends}."
+    elif not evaluator.preflights[best].verdict.answerable:
+        verdict = "experiment"
+        sentence = (
+            f"{best} is estimated to be better than logging by {ends}, but these rows cannot answer for it: stay "
+            "with logging, or test it on a share of the traffic."
+        )
     elif chosen.gain_low is not None and chosen.gain_low > 0:
         verdict, sentence = "policy", f"{best} is better than logging by {ends}."
     else:

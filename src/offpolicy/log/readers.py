@@ -258,7 +258,7 @@ def typed_rows(
     if not len(series[schema.action]):
         raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
     for name, values in beside.items():
-        if values.dtype.is_numeric() and treatment.asks_for(name):
+        if (values.dtype.is_numeric() or values.dtype == pl.Boolean) and treatment.asks_for(name):
             beside[name] = treatment.complete("reward", name, values.cast(pl.Float64))
     offers = treatment.attempt(lambda: _offers(schema, series, origin))
     weights = treatment.attempt(lambda: _row_weights(schema, series, origin))

@@ -293,7 +293,7 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
         notes = [f"context {name}: {why}." for name, why in suspicious.items()]
         return replace(spec, context=context, table=table), notes
     taken = {*single.values(), *followed, *spec.probabilities, *spec.requests}
-    others = {name: columns[name] for name in names if name not in taken}  # in the order of the file
+    others = {name: columns[name] for name in names if name in columns and name not in taken}  # as in the file
     chosen = choose_context(others, known, spec.exclude)
     if not chosen.context:
         why = "".join(f" {name!r} is left out: {reason}." for name, reason in chosen.left_out.items())
