@@ -31,7 +31,7 @@ class Fix(NamedTuple):
         """As an argument of `read_log`."""
         name, equals, value = self.value.rpartition("=")
         if equals:
-            return f"{self.option}={{{name!r}: {value!r}}}"
+            return f"{'kinds' if self.option == 'kind' else self.option}={{{name!r}: {value!r}}}"
         if self.option == "reward_range":
             return f"reward_range=({self.value.replace(',', ', ')})"
         return f"{self.option}={value!r}" if self.option == "missing" else f"{self.option}=[{value!r}]"

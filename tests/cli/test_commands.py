@@ -211,6 +211,20 @@ def test_a_configuration_file_says_what_flags_say_and_flags_win(folder: Path) ->
     assert written == typed
 
 
+def test_pairs_of_the_command_line_join_those_of_the_file(folder: Path) -> None:
+    """What a refusal asks for can be added to a configuration without losing what the file says."""
+    config = folder / "pairs.toml"
+    config.write_text('kind = {age = "numeric", segment = "categorical"}\nmissing = {age = "zero"}\n')
+    asked = ("inspect", folder / "log.csv", *COLUMNS, "--config", config, "--json")
+    columns = run(*asked, "--kind", "age=categorical", "--missing", "segment=drop").json["log"]["columns"]
+    assert columns["age"] == "categorical"
+    refused = run(*asked, "--kind", "nothing=numeric")
+    assert "kinds declares the column 'nothing'" in refused.err
+    assert "missing declares the column 'nothing'" in run(*asked, "--missing", "nothing=drop").err
+    both = run(*asked[:-2], config, "--missing", "age=never")
+    assert "--missing age must be one of" in both.err
+
+
 def test_strict_refuses_with_exit_code_2(folder: Path) -> None:
     asked = ("evaluate", folder / "log.csv", "--policy", "far", *COLUMNS, "--no-propensity-models")
     assert run(*asked).code == 0

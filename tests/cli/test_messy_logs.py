@@ -74,6 +74,28 @@ def test_policies_that_are_columns_follow_their_rows_when_others_are_dropped(tmp
     assert holes["evaluation"]["policies"] == whole["evaluation"]["policies"]
 
 
+def test_a_policy_is_joined_by_a_number_that_is_missing_in_places(tmp_path: Path) -> None:
+    """The same answer from a file of probabilities with decimal commas as from one with points."""
+    frame = a_frame().with_columns(age=pl.when(pl.int_range(pl.len()) % 5 == 2).then(None).otherwise("age"))
+    frame.write_parquet(tmp_path / "holes.parquet")
+    ages = frame["age"].unique().to_list()
+    items = sorted(set(frame["item"]))
+    rows = [(age, item, (0.75, 0.25)[place % 2]) for age in ages for place, item in enumerate(items[:2])]
+    table = pl.DataFrame(rows, schema=["age", "item", "probability"], orient="row")
+    table.write_csv(tmp_path / "points.csv")
+    text = table.with_columns(pl.col("age", "probability").cast(pl.String))
+    commas = text.with_columns(pl.col("probability").str.replace(".", ",", literal=True))
+    commas.write_csv(tmp_path / "commas.csv", separator=";")
+    columns = ("--context", "segment", "--context", "age", "--action", "item", "--reward", "click")
+    words = (*columns, "--no-propensity-models", "--logging-model", "popularity", "--missing", "age=indicator")
+    found = [
+        run("evaluate", tmp_path / "holes.parquet", *words, "--policy", f"new={tmp_path / name}", "--json")
+        for name in ("points.csv", "commas.csv")
+    ]
+    assert found[0].code == 0, found[0].err
+    assert found[0].json["evaluation"]["policies"] == found[1].json["evaluation"]["policies"]
+
+
 def test_wrong_treatments_are_refused(shop: Path) -> None:
     log = shop / "shop.parquet"
     assert "must be one of drop, zero, indicator, not 'mean'" in refused("inspect", log, "--missing", "age=mean")

@@ -114,7 +114,7 @@ def test_bad_policies_and_logs_are_refused_by_name() -> None:
         evaluate(LOG, lambda contexts: np.full((contexts.n_rows, 8), 0.2), BETA)
     with pytest.raises(ParameterError, match="not in the log's table: 8"):
         evaluate(LOG, UniformPolicy(9), BETA)
-    with pytest.raises(ParameterError, match=r"row 3 holds 1.5"):
+    with pytest.raises(ParameterError, match=r"row 4 .counted from 1. holds 1.5"):
         evaluate(LOG, np.where(np.arange(LOG.n_rows) == 3, 1.5, 0.5), BETA)
     with pytest.raises(ParameterError, match="one probability for each"):
         evaluate(LOG, np.ones((LOG.n_rows, 8)), BETA)

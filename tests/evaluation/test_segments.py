@@ -4,12 +4,13 @@ import itertools
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Evaluator, Options
 from offpolicy.evaluation.segments import segments_of
-from offpolicy.log import LoggedData
+from offpolicy.log import LoggedData, read_log
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import UniformPolicy
 from offpolicy.results import Evaluation
@@ -87,6 +88,18 @@ def test_numbers_and_times_are_cut_into_four_parts_of_equal_size(column: str, va
     assert np.sum(masks, axis=0).tolist() == [1] * N
     for lower, upper in itertools.pairwise(masks):
         assert values[lower].max() <= values[upper].min()
+
+
+def test_rows_in_which_a_number_is_missing_are_a_segment_of_their_own() -> None:
+    """0 was filled in and flagged there: nobody is 0 years old."""
+    age = [None if place % 5 == 0 else 20.0 + place % 40 for place in range(N)]
+    frame = pl.DataFrame({"age": age, "item": ACTION, "click": REWARD})
+    log = read_log(frame, context=["age"], action="item", reward="click", missing={"age": "indicator"})
+    parts = segments_of(log, "age")
+    assert [(one.label, one.rows) for one in parts if one.label == "null"] == [("null", N // 5)]
+    assert parts[0].label.startswith("21 to ")
+    (absent,) = (one.mask(log) for one in parts if one.label == "null")
+    assert absent.tolist() == [one is None for one in age]
 
 
 def test_equal_numbers_stay_in_one_part() -> None:

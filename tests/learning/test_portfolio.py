@@ -1,6 +1,5 @@
 """`method="auto"`: what it chooses is near the best of what it learned, and what it says about logging is true."""
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from offpolicy.evaluation.evaluator import Evaluator
 from offpolicy.evaluation.options import Options
 from offpolicy.evaluation.views import Width
 from offpolicy.learning import PORTFOLIO, held_out_unit, learn_policy, member_settings
+from offpolicy.learning.portfolio import choice_of
 from offpolicy.log import CategoricalColumn, FeatureTable, LoggedData, Vocabulary
 from offpolicy.nuisances import Nuisances
 from offpolicy.policies import UniformPolicy
@@ -43,18 +43,6 @@ def test_auto_is_the_default_and_nearly_as_good_as_the_world_allows() -> None:
     assert choice.recommendation == "policy"
     assert 0 < chosen.gain_low <= value - logging
     assert all(one.seconds is not None and one.seconds >= 0 for one in choice.candidates)
-
-
-def test_a_candidate_whose_estimate_the_checks_refuse_is_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["offpolicy.evaluation.diagnostics"], "LEAST_EFFECTIVE", 1e6)
-    choice = learn_policy(WORLD.log(1, 6000).without_propensities(), **QUICK).choice
-    assert choice is not None
-    chosen = next(one for one in choice.candidates if one.chosen)
-    assert chosen.gain_low is not None
-    assert chosen.gain_low > 0
-    assert choice.recommendation == "experiment"
-    assert "effective sample size is" in choice.sentence
-    assert "test it on a share of the traffic" in choice.sentence
 
 
 def test_the_preferred_candidate_stays_unless_another_is_clearly_better() -> None:
@@ -153,6 +141,22 @@ def test_staying_with_logging_is_said_where_nothing_is_better() -> None:
     assert learned.choice is not None
     assert learned.choice.recommendation in ("logging", "experiment")
     assert "tay with logging" in learned.choice.sentence
+
+
+def test_a_policy_whose_verdict_is_an_experiment_is_not_called_better() -> None:
+    """All rows belong to twenty users, which are too few to rely on, whatever their interval says."""
+    rows = np.arange(LOG.n_rows)
+    few = LoggedData(**LOG._fields | {"cluster": (rows % 20).astype(np.int32)})
+    for log, verdict in ((LOG, "policy"), (few, "experiment")):
+        policies = {"good": WORLD.target_policy(3.0), "uniform": UniformPolicy(10)}
+        evaluator = Evaluator(Nuisances(log, model="linear"), policies, options=Options(estimators=("ips",)))
+        choice = choice_of(evaluator, {})
+        assert choice.method == "good"
+        chosen = next(one for one in choice.candidates if one.chosen)
+        assert chosen.gain_low is not None
+        assert chosen.gain_low > 0
+        assert choice.recommendation == verdict
+    assert "cannot be relied on: effective sample size is" in choice.sentence
 
 
 def test_settings_go_to_the_methods_that_have_them() -> None:

@@ -112,3 +112,20 @@ def test_feedback_that_is_not_in_yet_is_treated_in_further_rewards_too(how: Any,
     untreated = read_log(frame, **ROLES, reward="click", keep=["revenue"])
     with pytest.raises(LogError, match="--missing revenue=drop"):
         untreated.with_reward("revenue")
+
+
+@pytest.mark.parametrize(("how", "rows"), [("drop", 5), ("zero", 6)])
+def test_yes_and_no_that_is_not_in_yet_is_treated_as_numbers_are(how: Any, rows: int) -> None:
+    frame = FRAME.with_columns(kept=pl.when(pl.col("request") == "r2").then(None).otherwise(pl.col("click") == 1))
+    log = read_log(frame, **ROLES, reward="click", keep=["kept"], missing={"kept": how})
+    assert log.n_rows == rows
+    assert log.with_reward("kept").n_rows == rows
+
+
+def test_a_number_is_kept_as_it_is_where_the_context_flags_it() -> None:
+    """A column of the context by which results are broken down is no reward whose feedback is missing."""
+    frame = FRAME.with_columns(size=pl.when(pl.col("request") == "r2").then(None).otherwise(pl.col("click") + 0.5))
+    roles = ROLES | {"context": [*ROLES["context"], "size"]}
+    log = read_log(frame, **roles, reward="click", keep=["size"], missing={"size": "indicator"})
+    assert log.kept is not None
+    assert log.kept["size"].null_count() == 1

@@ -95,7 +95,7 @@ def test_a_column_belongs_to_the_rows_it_was_given_for() -> None:
     np.testing.assert_allclose(logged_log_prob(policy, a_log()).exp(), column)  # the same rows, read again
     with pytest.raises(ParameterError, match="belongs to the rows"):
         logged_log_prob(policy, LOG.take(np.arange(LOG.n_rows)[::-1]))
-    with pytest.raises(ParameterError, match="row 3 holds"):
+    with pytest.raises(ParameterError, match=r"row 4 \(counted from 1\) holds"):
         as_policy(np.where(np.arange(LOG.n_rows) == 3, 1.5, column), LOG)
 
 

@@ -52,6 +52,18 @@ def test_roles_are_inferred_from_names_and_row_numbers_left_out(tmp_path: Path) 
     assert any("left out: rating (it looks like an outcome" in said for said in found.notes)
 
 
+def test_context_is_in_the_order_of_the_file_whatever_is_kept_beside_it(tmp_path: Path) -> None:
+    """So that β̂ is the same whichever policies it is asked about."""
+    spec = written(tmp_path, pl.DataFrame({"x": [1.0, 2], "y": ["a", "b"], "item": ["a", "b"], "click": [0, 1]}))
+    assert resolve(replace(spec, keep=("y",))).context == resolve(spec).context == ("x", "y")
+
+
+def test_context_that_was_named_and_left_out_is_inferred(tmp_path: Path) -> None:
+    spec = written(tmp_path, pl.DataFrame({"x": [1.0, 2], "y": ["a", "b"], "item": ["a", "b"], "click": [0, 1]}))
+    with pytest.raises(LogError, match="no column left for the context"):
+        resolve(replace(spec, context=("x",), exclude=("x",)))
+
+
 def test_what_is_named_is_not_inferred(tmp_path: Path) -> None:
     frame = pl.DataFrame({"item": ["a", "b"], "arm": ["c", "d"], "click": [0, 1], "p": [0.5, 0.5]})
     found = resolve(LogSpec(written(tmp_path, frame).source, context=("p", "item")))
@@ -96,7 +108,7 @@ def test_a_policys_column_is_checked_row_by_row(tmp_path: Path) -> None:
     frame = a_frame(50).with_columns(pi=pl.lit(0.5), word=pl.lit("a"))
     frame = frame.with_columns(pi=pl.when(pl.int_range(pl.len()) == 1).then(1.5).otherwise("pi"))
     spec = LogSpec(written(tmp_path, frame).source, ("segment", "age"), "item", "click")
-    with pytest.raises(ParameterError, match=r"row 1 holds 1\.5"):
+    with pytest.raises(ParameterError, match=r"row 2 \(counted from 1\) holds 1\.5"):
         run_evaluate(spec, {"new": "pi"}, RunOptions())
     with pytest.raises(ParameterError, match="must hold numbers"):
         run_evaluate(spec, {"new": "word"}, RunOptions())

@@ -13,6 +13,7 @@ from offpolicy.log import (
     Format,
     Origin,
     Part,
+    Spelling,
     blank_lines_at_end,
     check_columns,
     column_names,
@@ -22,8 +23,10 @@ from offpolicy.log import (
     listed,
     nearest,
     read_table,
+    rewritten,
     separator_of,
     sources,
+    spellings,
     with_derived,
 )
 
@@ -50,11 +53,14 @@ class Batch:
     separators: Mapping[str, str]
 
 
-def batches(source: Any, columns: Sequence[str], bags: Sequence[str], size: int) -> Iterator[Batch]:
-    """The columns of a path, glob, list of paths, frame or mapping; files come in batches of at most `size` rows."""
+def batches(source: Any, columns: Sequence[str], kinds: Mapping[str, str], size: int) -> Iterator[Batch]:
+    """The columns of a path, glob, list of paths, frame or mapping; files come in batches of at most `size` rows.
+
+    Columns of CSV files whose `kinds` are known are written plainly, as those of a log are.
+    """
     if is_path(source):
         for path in expanded(source):
-            yield from _of_file(path, columns, bags, size)
+            yield from _of_file(path, columns, kinds, size)
         return
     table = read_table(_frame(source), columns, argument="contexts")
     yield Batch(table.series, table.origin, {})
@@ -70,7 +76,7 @@ def _frame(source: Any) -> Any:
         raise LogError(f"contexts: the columns cannot be read as numbers, ids or lists ({reason}).") from None
 
 
-def _of_file(path: Path, columns: Sequence[str], bags: Sequence[str], size: int) -> Iterator[Batch]:
+def _of_file(path: Path, columns: Sequence[str], kinds: Mapping[str, str], size: int) -> Iterator[Batch]:
     form = format_of(path)
     names = column_names(path, form)
     wanted = sources(columns, names)
@@ -84,8 +90,10 @@ def _of_file(path: Path, columns: Sequence[str], bags: Sequence[str], size: int)
     mark = separator_of(path) if form == "csv" else None
     first = 0
     try:
-        separators = {} if mark is None else _separators(scan, bags)
+        separators = {} if mark is None else _separators(scan, [name for name, kind in kinds.items() if kind == "bag"])
+        found = {} if mark is None else _spelled(scan, spellings(sources(kinds, names), mark, kinds), size)
         for frame in _without_blank_end(scan.collect_batches(chunk_size=size, lazy=True), path, form):
+            frame = rewritten(frame, found)
             part = FileSlice(str(path), len(frame), path, mark, first)
             series = {name: frame.get_column(name) for name in wanted}
             yield Batch(with_derived(columns, series), Origin((part,)), separators)
@@ -102,6 +110,14 @@ def _scan(path: Path, form: Format, columns: Sequence[str]) -> pl.LazyFrame:
     if form == "ndjson":
         return pl.scan_ndjson(path, infer_schema_length=None)
     return pl.scan_csv(path, separator=separator_of(path), infer_schema=False, glob=False)
+
+
+def _spelled(scan: pl.LazyFrame, found: Mapping[str, Spelling], size: int) -> Mapping[str, Spelling]:
+    """How the columns of a whole text file are spelled."""
+    for frame in scan.select(list(found)).collect_batches(chunk_size=size, lazy=True) if found else ():
+        for name, one in found.items():
+            one.see(frame.get_column(name))
+    return found
 
 
 def _separators(scan: pl.LazyFrame, bags: Sequence[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ import polars as pl
 
 from offpolicy.log import (
     EVERY,
+    IDS,
     BagColumn,
     CategoricalColumn,
     Column,
@@ -114,6 +115,12 @@ class ContextEncoder:
     def bags(self) -> list[str]:
         """Those of them that are bags."""
         return [column.name for column in self.columns if column.kind == "bag"]
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What they hold, with numbers that are ids told from other ids."""
+        ids = {name for name, known in self.known.items() if known.family == "integers"}
+        return {one.name: IDS if one.kind == "categorical" and one.name in ids else one.kind for one in self.columns}
 
     def from_series(
         self, series: Mapping[str, pl.Series], origin: Origin, separators: Mapping[str, str] | None = None

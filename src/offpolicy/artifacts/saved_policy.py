@@ -161,7 +161,7 @@ class SavedPolicy:
             return
         offered = [] if sets is None else sets.names
         wanted = list(dict.fromkeys([*self.encoder.names, *keep, *offered]))
-        for batch in batches(contexts, wanted, self.encoder.bags, BATCH_ROWS):
+        for batch in batches(contexts, wanted, self.encoder.kinds, BATCH_ROWS):
             if len(batch.series[wanted[0]]):
                 encoded = self.encoder.from_series(batch.series, batch.origin, batch.separators)
                 read = None if sets is None else sets.read(batch.series, batch.origin)

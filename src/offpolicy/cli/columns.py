@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offpolicy.cli.options import pairs
+from offpolicy.cli.options import pairs, with_those_of_the_file
 from offpolicy.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -62,7 +62,10 @@ TimestampColumn = Annotated[str | None, typer.Option("--timestamp", help="The co
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
-        "--kind", metavar="COLUMN=KIND", help="Kind of a column: numeric, categorical, embedding or bag; repeatable."
+        "--kind",
+        metavar="COLUMN=KIND",
+        callback=with_those_of_the_file,
+        help="Kind of a column: numeric, categorical, embedding or bag; repeatable.",
     ),
 ]
 Excluded = Annotated[
@@ -72,6 +75,7 @@ MissingValues = Annotated[
     list[str] | None,
     typer.Option(
         "--missing",
+        callback=with_those_of_the_file,
         metavar="[COLUMN=]WHAT",
         help="What to do where a value is missing: drop the row, fill in zero, or fill in and flag it by an indicator; "
         "for one column, or for all context columns (drop: for all columns); repeatable.",

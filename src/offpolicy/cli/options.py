@@ -44,6 +44,17 @@ def _load_config(context: typer.Context, path: str | None) -> str | None:
     return path
 
 
+def with_those_of_the_file(
+    context: typer.Context, parameter: typer.CallbackParam, given: list[str] | None
+) -> list[str] | None:
+    """NAME=VALUE options of the command line, and those of the configuration file with other names."""
+    of_file = (context.default_map or {}).get(parameter.name or "")
+    if not of_file or not given:
+        return given
+    names = {one.rpartition("=")[0] for one in given}
+    return [*(one for one in of_file if one.rpartition("=")[0] not in names), *given]
+
+
 Config = Annotated[
     str | None,
     typer.Option(
@@ -121,7 +132,10 @@ Address = Annotated[
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="A hyper-parameter of the method or a setting of learning; repeatable."
+        "--set",
+        metavar="NAME=VALUE",
+        callback=with_those_of_the_file,
+        help="A hyper-parameter of the method or a setting of learning; repeatable.",
     ),
 ]
 

@@ -12,7 +12,8 @@ Generated from the commands' own help by `python -m offpolicy.cli.pages > docs/c
 
 Every option can also be set in a TOML file passed with `--config`, under its long name without dashes (`reward-range`
 or `reward_range`); a repeatable option takes a list, and one of NAME=VALUE pairs also a table
-(`kind = {age = "numeric"}`). Options on the command line override the file, and an unknown key is an error.
+(`kind = {age = "numeric"}`). Options on the command line override the file (pairs name by name), and an unknown key is
+an error.
 
 Exit codes: 0 success, 1 an error that you can fix (one paragraph on standard error; `--debug`, before or after the
 command, shows the traceback), 2 the verdict "run an experiment" with `--strict`. With `--json`, standard output holds

@@ -20,7 +20,7 @@ from offpolicy.evaluation.order import digits, exact_quantiles
 from offpolicy.evaluation.preflight import preflight
 from offpolicy.evaluation.scale import Scale
 from offpolicy.evaluation.statistics import RowStatistics
-from offpolicy.log import CategoricalColumn, LoggedData, NumericColumn
+from offpolicy.log import CategoricalColumn, LoggedData, NumericColumn, derived, source_of
 from offpolicy.propensity import Repeats
 from offpolicy.results import Segment
 
@@ -169,7 +169,11 @@ def _values(log: LoggedData, column: str) -> Values:
         return pl.DataFrame({"t": log.instants}).select(PERIODS[column](pl.col("t")).alias("value")).to_series()
     of_context = log.contexts[column]
     if isinstance(of_context, NumericColumn):
-        return np.asarray(of_context.values.astype(np.float64)[log.context_index])
+        numbers = of_context.values.astype(np.float64)
+        flag = log.contexts.get(derived(source_of(column), "missing"))
+        if isinstance(flag, CategoricalColumn):  # 0 was filled in there
+            numbers[(flag.vocabulary.ids == "missing").to_numpy()[flag.codes]] = np.nan
+        return np.asarray(numbers[log.context_index])
     assert isinstance(of_context, CategoricalColumn)
     return np.asarray(of_context.codes[log.context_index])
 

@@ -22,7 +22,7 @@ from offpolicy.policies import ScorerPolicy, logged_log_prob
 from offpolicy.results import Choice
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LearnedPolicy:
     """A policy learned from a log, and how it was learned."""
 
@@ -49,9 +49,15 @@ class LearnedPolicy:
     choice: Choice | None = None
     """Where the method was chosen: among which candidates, and whether the policy is better than logging."""
 
+    def __repr__(self) -> str:
+        """In one line, whatever was chosen among."""
+        among = f", chosen among {len(self.choice.candidates)}: {self.choice.recommendation}" if self.choice else ""
+        return f"LearnedPolicy({self.label}, {len(self.actions)} actions{among})"
+
     def _repr_html_(self) -> str:
         """For notebooks: how it was learned."""
         facts = {"method": self.label, "hyper_parameters": dict(self.hyper), "actions": len(self.actions)}
+        facts |= {"found": self.choice.sentence} if self.choice else {}
         chosen = {"epochs": len(self.history), "best_epoch": self.best_epoch, str(self.metric): self.best_metric}
         return facts_html("A learned policy", facts | (chosen if self.metric else {"epochs": len(self.history)}))
 

@@ -6,7 +6,7 @@ from offpolicy.log.batched import STREAMED, Files, free_memory, memory_needed
 from offpolicy.log.batches import LogBatch, pieces, row_pieces
 from offpolicy.log.candidates import Candidates
 from offpolicy.log.choice import Choice, Known, choose_context, leaks
-from offpolicy.log.derived import source_of, sources, with_derived
+from offpolicy.log.derived import derived, source_of, sources, with_derived
 from offpolicy.log.encode import RawColumns, feature_table, ids, numbers
 from offpolicy.log.expressions import expression
 from offpolicy.log.features import (
@@ -48,6 +48,7 @@ from offpolicy.log.rewards import winsorised
 from offpolicy.log.schema import ROLES, LogSchema, listed, nearest
 from offpolicy.log.shards import Layout
 from offpolicy.log.slates import shows_repeats
+from offpolicy.log.spelling import IDS, Spelling, rewritten, spellings, with_ids
 from offpolicy.log.store import is_store, open_store, read_manifest
 from offpolicy.log.store_writer import StoreWriter, in_store, write_store
 from offpolicy.log.tables import Table, is_path, read_table, source_names
@@ -58,6 +59,7 @@ from offpolicy.log.vocabulary import Vocabulary
 __all__ = [
     "COLUMNS",
     "EVERY",
+    "IDS",
     "KINDS",
     "READ_ERRORS",
     "ROLES",
@@ -90,6 +92,7 @@ __all__ = [
     "Preparing",
     "RawColumns",
     "Reading",
+    "Spelling",
     "StoreWriter",
     "Table",
     "Unit",
@@ -101,6 +104,7 @@ __all__ = [
     "choose_context",
     "column_names",
     "column_parts",
+    "derived",
     "digest",
     "expanded",
     "expression",
@@ -130,6 +134,7 @@ __all__ = [
     "read_rows",
     "read_table",
     "read_vowpal",
+    "rewritten",
     "row_pieces",
     "sealed",
     "separator_of",
@@ -137,6 +142,7 @@ __all__ = [
     "source_names",
     "source_of",
     "sources",
+    "spellings",
     "split_text",
     "table_hashes",
     "target_prob_from_obp",
@@ -148,5 +154,6 @@ __all__ = [
     "vowpal_log",
     "winsorised",
     "with_derived",
+    "with_ids",
     "write_store",
 ]

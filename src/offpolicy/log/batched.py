@@ -31,6 +31,7 @@ from offpolicy.log.files import (
 )
 from offpolicy.log.nested import flattened, roots, selected
 from offpolicy.log.origin import Origin, Part
+from offpolicy.log.spelling import Spelling, notes_on, plainly, rewritten, spellings
 from offpolicy.log.tables import Table, check_present, check_same_types, with_sources
 from offpolicy.log.text import MARKS, are_flags, flags, has_spelled_ids, marks_in, mixed_text, split_text
 from offpolicy.log.treatment import Decided
@@ -153,6 +154,7 @@ class Files:
         self.columns: list[str] = []
         self.looks: dict[str, Look] = {}
         self.types: dict[str, Any] = {}
+        self.spellings: dict[str, Spelling] = {}
 
     def look(
         self,
@@ -160,15 +162,18 @@ class Files:
         kinds: Mapping[str, Kind],
         spelled: Sequence[str] = (),
         values: Sequence[str] = (),
+        written: Mapping[str, str] | None = None,
     ) -> list[LogError]:
         """Find out what these columns hold; problems are returned.
 
-        `spelled` ones keep their spelling; `values` hold a value for each candidate.
+        `spelled` ones keep their spelling; `values` hold a value for each candidate; `written` are the kinds by which
+        columns of text are written plainly.
         """
         for path, names in zip(self.paths, self.names, strict=True):
             check_present(columns, names, str(path))
         self.columns = sources(columns, self.names[0])
         self.looks = {name: Look(name, kinds.get(name), name in values) for name in self.columns}
+        self._see_spellings(written)
         schemas: list[pl.DataFrame] = []
         parts: list[Part] = []
         for path in self.paths:
@@ -195,6 +200,22 @@ class Files:
         problems = [one.problem() for name, one in self.looks.items() if name not in spelled]
         return [one for one in problems if one is not None]
 
+    def _see_spellings(self, kinds: Mapping[str, str] | None) -> None:
+        """Find how columns of CSV files are spelled, which is a matter of all their values."""
+        self.spellings = {}
+        if self.form != "csv" or kinds is None:
+            return
+        found = spellings(self.columns, separator_of(self.paths[0]), kinds)
+        for frame, _ in self._raw():
+            for name, one in found.items():
+                one.see(frame[name])
+        self.spellings = found
+
+    @property
+    def notes(self) -> list[str]:
+        """How columns were read that are not written plainly."""
+        return [f"{name}: {said}" for name, said in notes_on(self.spellings).items()]
+
     @property
     def decided(self) -> Decided:
         """The columns that hold dates."""
@@ -212,10 +233,12 @@ class Files:
                 series[name] = self.looks[name].typed(values, origin.is_text)
             yield with_sources(Table(series, origin), wanted)
 
-    def sample(self) -> Table:
+    def sample(self, kinds: Mapping[str, str]) -> Table:
         """The first piece of the files, every column of it, as it is read in one go."""
         self.columns = list(self.names[0])
         frame, part = next(self._raw())
+        if self.form == "csv":
+            frame, _ = plainly(frame, separator_of(self.paths[0]), kinds)
         return Table({name: frame[name] for name in frame.columns}, Origin((part,)))
 
     def _raw(self) -> Iterator[Piece]:
@@ -223,7 +246,7 @@ class Files:
         for path in self.paths:
             for frame, part in _READERS[self.form](path, self.columns, self.piece_bytes):
                 found = True
-                yield frame, part
+                yield rewritten(frame, self.spellings), part
         if not found:
             raise LogError(f"{self.paths[0]} holds no rows. A log needs at least one.")
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from offpolicy.log.derived import instants
 from offpolicy.log.ids import codes_in, distinct_ids
+from offpolicy.log.instants import calendar_times
 from offpolicy.log.nested import MARK
 from offpolicy.log.text import numbers_in
 
@@ -26,6 +27,8 @@ PERFECT = 0.9
 EACH = 3
 """Rows that each action (or value) must have on average before one is said to follow from the other."""
 BINS = 100
+FOLLOWED, CHANCE = 0.98, 1e-6
+"""Share of the rows with a value of their own that must be rewarded, and how unlikely it must be that all are."""
 ROW_NUMBERS = ("", "index", "unnamed: 0", "__index_level_0__", "row", "row_id", "row_number", "event_id", "eventid")
 RECORDED, RECORDED_PREFIX = ("request_id", "candidates", "keep_prob"), "decision_"
 """Columns of the record of a served decision, as `offpolicy collect` names them."""
@@ -158,9 +161,8 @@ def unfit(name: str, values: pl.Series, known: Known) -> str | None:
         return f"it holds {values.dtype}, which is no feature"
     if set(map(str.lower, holders)) & set(OUTCOMES):
         return f"it looks like an outcome, as a field of {MARK.join(holders)}"
-    when = instants(values)
-    if when is not None:
-        if set(words) & {*OUTCOMES, *AFTER} or _is_later(when, known.timestamp):
+    if instants(values) is not None:
+        if set(words) & {*OUTCOMES, *AFTER} or _is_later(values, known.timestamp):
             return "a time after the decision"
         return None
     if set(words) & set(PROBABILITIES):
@@ -169,6 +171,9 @@ def unfit(name: str, values: pl.Series, known: Known) -> str | None:
         return "it looks like an outcome, by its name"
     distinct = _distinct(values)
     if distinct is not None and len(values) >= ID_ROWS and distinct > ID_SHARE * len(values):
+        instant = None if set(words) & set(IDS) else _as_instants(values)
+        if instant is not None:
+            return f"times as numbers, such as {instant} UTC; name it with --timestamp if that is when it was decided"
         use = "; name it with --cluster if it is the unit of independence" if distinct < 0.5 * len(values) else ""
         return f"an id: {distinct:,} different values in {len(values):,} rows{use}"
     if words[-1] in IDS and words[0] in (
@@ -216,7 +221,26 @@ def _leak(
         share = _explained(_binned(codes, values), reward.to_numpy())
         if share > PERFECT:
             return f"it predicts the reward almost perfectly ({share:.0%} of its variance): it came after the reward"
+        said = _always_rewarded(codes, values, reward.to_numpy())
+        if said is not None:
+            return f"{said}: it came after the reward"
     return None
+
+
+def _always_rewarded(codes: npt.NDArray[np.int64], values: pl.Series, reward: npt.NDArray[np.float64]) -> str | None:
+    """Whether the rows in which a column is not what it mostly is are rewarded: a price is 0 unless somebody bought."""
+    known = np.isfinite(reward)
+    each, first, count = np.unique(codes, return_index=True, return_counts=True)
+    most = int(count.argmax())
+    other = known & (codes != each[most]) & values.is_not_null().to_numpy()
+    if 2 * count[most] < len(codes) or not other.any():
+        return None
+    rewarded = reward > reward[known].min()
+    share, overall = rewarded[other].mean(), rewarded[known].mean()
+    if share < FOLLOWED or overall == 0 or other.sum() * np.log(overall) > np.log(CHANCE):
+        return None
+    usual = "null" if values[int(first[most])] is None else repr(values[int(first[most])])
+    return f"{share:.1%} of the rows in which it is not {usual} have a reward, and {overall:.1%} of all"
 
 
 def _explained(group: npt.NDArray[np.int64], reward: npt.NDArray[np.float64]) -> float:
@@ -263,6 +287,15 @@ def _numbers(values: pl.Series) -> pl.Series:
     return plain.cast(pl.Float64, strict=False).fill_null(np.nan) if usable else pl.Series([np.nan] * len(values))
 
 
+def _as_instants(values: pl.Series) -> str | None:
+    """The first of the instants that integers are, going by their size."""
+    whole = values.cast(pl.Int64, strict=False).drop_nulls()
+    if len(whole) + values.null_count() < len(values):
+        return None
+    times = calendar_times(whole.to_numpy())
+    return None if times is None else str(times[0].astype("datetime64[s]")).replace("T", " ")
+
+
 def _distinct(values: pl.Series) -> int | None:
     """The number of different ids; None for a column of quantities or lists."""
     dtype = values.dtype
@@ -279,10 +312,11 @@ def _readable(dtype: pl.DataType) -> bool:
     return dtype.is_numeric() or dtype.is_temporal() or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
 
 
-def _is_later(when: pl.Series, timestamp: pl.Series | None) -> bool:
+def _is_later(values: pl.Series, timestamp: pl.Series | None) -> bool:
     """Whether it is never before the timestamp and mostly after it."""
-    start = None if timestamp is None else instants(timestamp)
-    if start is None:
+    start = None if timestamp is None else instants(timestamp, utc=True)
+    when = instants(values, utc=True)
+    if start is None or when is None:
         return False
     late = (when - start).drop_nulls().dt.total_microseconds()
     return len(late) > 0 and bool((late >= 0).all()) and 2 * int((late > 0).sum()) > len(late)

@@ -12,6 +12,7 @@ import polars as pl
 MARK = ":"
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 LOOKS_LIKE_DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
+OFFSET = r":\d\d(?:\.\d+)?([+-])(\d\d):?(\d\d)$"
 LOOKED_AT = 200  # values of a text column that are tried before all are
 LARGEST = 1e100  # exporters write larger numbers where there is none; their squares could not be computed
 MICROSECONDS_A_DAY = 86_400_000_000
@@ -43,9 +44,15 @@ def with_derived(columns: Sequence[str], series: Mapping[str, pl.Series]) -> dic
     return made
 
 
-def instants(series: pl.Series) -> pl.Series | None:
-    """Dates and times as `Datetime("us")` without a zone, also those written as text; None where it holds none."""
+def instants(series: pl.Series, *, utc: bool = False) -> pl.Series | None:
+    """Dates and times as `Datetime("us")`, also those written as text; None where it holds none.
+
+    They are those of the clock on the wall, as weekdays and hours are, or with `utc` those that can be compared.
+    """
     dtype = series.dtype
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
+        there = series.dt.convert_time_zone("UTC") if utc else series
+        return there.dt.replace_time_zone(None).cast(pl.Datetime("us"))
     if dtype == pl.Datetime or dtype == pl.Date:
         return series.cast(pl.Datetime("us"))
     if dtype != pl.String:
@@ -56,7 +63,16 @@ def instants(series: pl.Series) -> pl.Series | None:
     plain = series.str.replace("T", " ", literal=True).str.replace(r"(Z|[+-]\d\d:?\d\d)$", "")
     padded = pl.select(pl.when(plain.str.len_chars() == 10).then(plain + " 00:00:00").otherwise(plain)).to_series()
     parsed = padded.str.to_datetime(time_unit="us", strict=False)
-    return parsed if parsed.null_count() == series.null_count() else None
+    if parsed.null_count() > series.null_count():
+        return None
+    return parsed - _offset(series) if utc else parsed
+
+
+def _offset(text: pl.Series) -> pl.Series:
+    """How far the clocks of times written as text are ahead of UTC."""
+    hours, minutes = (text.str.extract(OFFSET, group).cast(pl.Int64).fill_null(0) for group in (2, 3))
+    ahead = pl.select(pl.when(text.str.extract(OFFSET, 1) == "-").then(-1).otherwise(1)).to_series()
+    return (ahead * (60 * hours + minutes) * 60_000_000).cast(pl.Duration("us"))
 
 
 def parts_of(series: pl.Series) -> tuple[str, ...]:

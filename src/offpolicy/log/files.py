@@ -4,6 +4,7 @@ import csv
 import glob
 import gzip
 import json
+import shlex
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -74,6 +75,8 @@ def format_of(path: Path) -> Format:
         parquet.check_frame(path, head, tail)
         return "parquet"
     if b"\0" in head[:64]:
+        if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise _not_utf8(path, "it is UTF-16", "UTF-16")
         raise LogError(f"{path} is binary but not Parquet: it begins with {head[:12]!r}. Give Parquet, CSV or NDJSON.")
     return by_name or ("ndjson" if head.lstrip().startswith(b"{") else "csv")
 
@@ -123,12 +126,12 @@ def read_columns(path: Path, form: Format, columns: Sequence[str]) -> tuple[pl.D
 
 
 def separator_of(path: Path) -> str:
-    """The field separator of a CSV file: a comma, or what its header uses instead."""
+    """The field separator of a CSV file: of a comma, a semicolon, a tab and a bar what its header has most of."""
     if ".tsv" in path.suffixes:
         return "\t"
     with _opened(path) as lines:
         header = lines.readline()
-    return next((mark for mark in ",;\t" if mark in header), ",")
+    return max(",;\t|", key=header.count)
 
 
 def _opened(path: Path) -> IO[str]:
@@ -146,8 +149,30 @@ def guarded(path: Path, form: Format, read: Any) -> Any:
     except pl.exceptions.DuplicateError:
         raise LogError(f"{path} has two columns of one name. Rename one of them.") from None
     except READ_ERRORS as error:
+        if form in ("csv", "ndjson") and "utf-8" in str(error).lower() and (found := _first_strange_line(path)):
+            line, byte = found
+            raise _not_utf8(path, f"line {line} holds the byte 0x{byte.hex()}", "WINDOWS-1252") from None
         reason = _diagnosis(path, form) or (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise LogError(f"{path} cannot be read as {form.upper()}: {reason}. Fix or rewrite the file.") from None
+
+
+def _not_utf8(path: Path, what: str, encoding: str) -> LogError:
+    """The error of text in another encoding, with the command that converts it."""
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    text = f"{'zcat' if path.suffix == '.gz' else 'cat'} {shlex.quote(str(path))}"
+    typed = f"{text} | iconv -f {encoding} -t UTF-8 > {shlex.quote(f'utf8-{plain.name}')}"
+    return LogError(f"{path} is not UTF-8: {what}. If it is {encoding}, this converts it: `{typed}`.")
+
+
+def _first_strange_line(path: Path) -> tuple[int, bytes] | None:
+    """The first line that is not UTF-8, counted from 1, and the byte there."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return number, line[error.start : error.start + 1]
+    return None
 
 
 def _diagnosis(path: Path, form: Format) -> str | None:

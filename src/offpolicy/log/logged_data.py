@@ -300,8 +300,9 @@ class LoggedData(LogArrays):
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise LogError(
-                f"The reward {name!r} must hold a number in every row, but row {row} holds {column[row]}. "
-                f"Read the log with missing={{{name!r}: 'drop'}} or 'zero' (--missing {name}=drop), or fix the value."
+                f"The reward {name!r} must hold a number in every row, but row {row + 1} (counted from 1) holds "
+                f"{column[row]}. Read the log with missing={{{name!r}: 'drop'}} or 'zero' (--missing {name}=drop), or "
+                "fix the value."
             )
         values, treated = winsorised(name, values, winsorise)
         low, high = data_range(values)

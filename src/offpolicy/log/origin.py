@@ -3,8 +3,8 @@
 import csv
 import gzip
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,17 @@ class Origin:
     parts: Sequence[Part]
     typed: bool = False
     """Whether text that stands for numbers was typed before, by all of its column."""
+    respelled: Mapping[str, str] = field(default_factory=dict)
+    """How columns that were not written plainly were read, in words."""
 
     @property
     def is_text(self) -> bool:
         """Whether every value arrived as text (CSV) and has yet to be typed."""
         return any(part.separator is not None for part in self.parts)
+
+    def of(self, columns: Collection[str]) -> "Origin":
+        """The origin of some columns."""
+        return replace(self, respelled={name: note for name, note in self.respelled.items() if name in columns})
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from offpolicy.log.features import BagColumn, CategoricalColumn, Kind
 from offpolicy.log.logged_data import LoggedData
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.readers import Shared, columns_of, needed_columns
+from offpolicy.log.rewards import range_typed
 from offpolicy.log.roles import TypedRows, given_actions, typed_rows
 from offpolicy.log.schema import LogSchema
 from offpolicy.log.spill import Columns, Distinct, frame_of, spill, unit_hashes_of
@@ -65,7 +66,9 @@ class Passes:
         if schema.candidates is not None:
             kinds[schema.candidates] = "bag"
         with progress("looking at the columns", None):
-            self.found.problems += self.files.look(self.needed, kinds, spelled, schema.candidate_features)
+            self.found.problems += self.files.look(
+                self.needed, kinds, spelled, schema.candidate_features, schema.written
+            )
         asked = [name for name in schema.context if name not in schema.kinds]
         parts = {name: self.files.looks[name].parts for name in asked if name in self.files.looks}
         if self.store is not None:  # dates are read as they were
@@ -104,7 +107,7 @@ class Passes:
             raise LogError.joined(self.name, merged(found.problems, found.rows))
         if not found.kept:
             raise none_left(self.name, found.counts)
-        self.notes = [*self.action_notes, *notes_of(found.dates, found.counts, found.rows)]
+        self.notes = [*self.action_notes, *self.files.notes, *notes_of(found.dates, found.counts, found.rows)]
 
     def _see(self, rows: TypedRows, origin: Origin, schema: LogSchema) -> None:
         """Take in the ids of a piece."""
@@ -225,4 +228,4 @@ def _wider(left: Fix, right: Fix) -> Fix:
     """The range of rewards that holds two."""
     ends = [[float(end) for end in one.value.split(",")] for one in (left, right)]
     low, high = min(one[0] for one in ends), max(one[1] for one in ends)
-    return Fix(left.option, f"{low:.12g},{high:.12g}", left.effect)
+    return Fix(left.option, range_typed(low, high), left.effect)

@@ -122,7 +122,7 @@ def columns_of(
     """The columns that a log is made of, the schema they follow, what is kept beside them, and what was done."""
     needed, formula, kept = needed_columns(schema, keep, source_names(source))
     schema = schema.model_copy(update={"reward": formula.name})
-    table = read_table(source, needed)
+    table = read_table(source, needed, kinds=schema.written)
     if schema.request is not None and schema.position is None:
         table, schema = _by_request(table, schema)
     if schema.position is not None and schema.position not in schema.context:

@@ -45,6 +45,11 @@ def to_unit(reward: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np
     return owned(values)
 
 
+def range_typed(low: float, high: float) -> str:
+    """A range as an option takes it, short where that is exact."""
+    return ",".join(short if float(short := f"{end:.12g}") == end else repr(float(end)) for end in (low, high))
+
+
 def data_range(reward: npt.NDArray[np.float64]) -> tuple[float, float]:
     """[0, 1] if the rewards keep to it, else from their least or 0 to their largest or 0."""
     low, high = float(reward.min()), float(reward.max())

@@ -16,6 +16,7 @@ from offpolicy.log.features import Kind
 from offpolicy.log.ids import UNKNOWN, codes_in
 from offpolicy.log.offers import Offers
 from offpolicy.log.origin import Origin
+from offpolicy.log.rewards import range_typed
 from offpolicy.log.schema import LogSchema
 from offpolicy.log.tables import Table, read_table
 from offpolicy.log.text import typed_text
@@ -62,7 +63,7 @@ def typed_rows(
     if not len(series[schema.action]):
         raise LogError(f"{origin.name} holds no rows. A log needs at least one.")
     for name, values in beside.items():
-        if values.dtype.is_numeric() and treatment.asks_for(name):
+        if (values.dtype.is_numeric() or values.dtype == pl.Boolean) and treatment.asks_for(name):
             beside[name] = treatment.complete("reward", name, values.cast(pl.Float64))
     offers = treatment.attempt(lambda: _offers(schema, series, origin))
     weights = treatment.attempt(lambda: _row_weights(schema, series, origin))
@@ -174,7 +175,7 @@ def _within(
     if least >= low and most <= high:
         return rewards
     row = _first((rewards < low) | (rewards > high))
-    ends = f"{min(least, low):.12g},{max(most, high):.12g}"
+    ends = range_typed(min(least, low), max(most, high))
     effect = "if these are the least and the most that a reward can be, else a wider range"
     fix = Fix("reward_range", ends, effect + _on_outliers(there.to_numpy()))
     rule = f"must hold rewards in [{low:g}, {high:g}]"
@@ -187,7 +188,8 @@ def _on_outliers(rewards: npt.NDArray[np.float64]) -> str:
     usual = float(np.quantile(other, 0.99)) if len(other) else np.inf
     if not 0 < usual < float(rewards.max()) / 5:
         return ""
-    return f" (99 % of those that are not 0 are at most {usual:g}: winsorising at 0.01 takes the others for outliers)"
+    said = f"99 % of those that are not 0 are at most {usual:g}"
+    return f" ({said}: winsorising at 0.01, --winsorise 0.01, takes the others for outliers)"
 
 
 def _probabilities(column: str, values: pl.Series, origin: Origin) -> pl.Series:
@@ -242,7 +244,7 @@ def _given_actions(actions: Any, schema: LogSchema) -> tuple[ActionTable | None,
         actions = range(actions)
     if isinstance(actions, range | list | tuple | set | np.ndarray | pl.Series):
         return ActionTable(Vocabulary(sorted(actions) if isinstance(actions, set) else actions)), (), ()
-    table = read_table(actions, (schema.action,), everything=True, argument="actions")
+    table = read_table(actions, (schema.action,), everything=True, argument="actions", kinds=schema.written)
     series, origin = table.series, table.origin
     raw, kind, names = series.pop(schema.action), schema.kinds.get(schema.action), tuple(series)
     treatment = Treatment(schema.missing, origin)

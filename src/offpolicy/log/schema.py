@@ -11,6 +11,7 @@ from offpolicy.errors import ParameterError
 from offpolicy.log.derived import source_of
 from offpolicy.log.features import Kind
 from offpolicy.log.rewards import checked_range
+from offpolicy.log.spelling import with_ids
 from offpolicy.log.treatment import EVERY, Missing
 
 UNIT_RANGE = (0.0, 1.0)
@@ -127,6 +128,12 @@ class LogSchema(BaseModel):
         requests = (self.candidates, self.request, self.shown, self.position, self.keep_prob, self.row_weight)
         named = (name for name in (*self.roles.values(), *requests) if name is not None)
         return tuple(dict.fromkeys([*self.context, *self.candidate_features, *named]))
+
+    @property
+    def written(self) -> dict[str, str]:
+        """The kinds by which columns of text are read: ids and lists as they are written."""
+        ids = (self.action, self.cluster, self.request)
+        return with_ids(self.kinds, ids, (self.candidates, *self.candidate_features))
 
     def check_names(self, columns: Iterable[str]) -> None:
         """Refuse a declared kind, or a treatment of missing values, for a column that is not read."""

@@ -1,6 +1,6 @@
 """One table from any source: its needed columns, stacked over files, and where each row came from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -9,12 +9,13 @@ import polars as pl
 
 from offpolicy.errors import LogError
 from offpolicy.log.derived import source_of, sources, with_derived
-from offpolicy.log.files import Format, column_names, expanded, format_of, read_columns
+from offpolicy.log.files import Format, column_names, expanded, format_of, read_columns, separator_of
 from offpolicy.log.formats.vowpal import VowpalFormat, vowpal_log
 from offpolicy.log.frames import frame_columns, frame_names, wrapped
 from offpolicy.log.nested import holders
 from offpolicy.log.origin import Origin, Part
 from offpolicy.log.schema import listed, nearest
+from offpolicy.log.spelling import plainly
 from offpolicy.log.store import is_store, store_columns
 
 TEXT = (pl.String, pl.Categorical, pl.Enum)
@@ -47,11 +48,21 @@ def source_names(source: Any) -> list[str]:
     return column_names(path, format_of(path))
 
 
-def read_table(source: Any, columns: Sequence[str], everything: bool = False, argument: str = "source") -> Table:
-    """The columns of a source, in order, derived ones included; with `everything` also all its other columns."""
+def read_table(
+    source: Any,
+    columns: Sequence[str],
+    everything: bool = False,
+    argument: str = "source",
+    kinds: Mapping[str, str] | None = None,
+) -> Table:
+    """The columns of a source, in order, derived ones included; with `everything` also all its other columns.
+
+    With `kinds`, columns of CSV files are written plainly, but for those whose kind says that they hold ids or lists.
+    """
     if isinstance(source, Table):
-        check_present(sources(columns, source.series), list(source.series), source.origin.name)
-        return Table(with_derived(columns, source.series), source.origin)
+        read = sources(columns, source.series)
+        check_present(read, list(source.series), source.origin.name)
+        return Table(with_derived(columns, source.series), source.origin.of(read))
     if not is_path(source):
         frame = wrapped(source, argument)
         names = frame_names(frame)
@@ -69,7 +80,7 @@ def read_table(source: Any, columns: Sequence[str], everything: bool = False, ar
         )
     if formats[0] in ("dsjson", "cb"):
         return _of_vowpal(paths, formats[0], columns, everything)
-    return _stacked(paths, formats[0], columns, everything)
+    return _stacked(paths, formats[0], columns, everything, kinds)
 
 
 def _of_vowpal(paths: Sequence[Path], form: Format, columns: Sequence[str], everything: bool) -> Table:
@@ -81,7 +92,9 @@ def _of_vowpal(paths: Sequence[Path], form: Format, columns: Sequence[str], ever
     return Table({name: found.frame.get_column(name) for name in wanted}, Origin(parts))
 
 
-def _stacked(paths: Sequence[Path], form: Format, columns: Sequence[str], everything: bool) -> Table:
+def _stacked(
+    paths: Sequence[Path], form: Format, columns: Sequence[str], everything: bool, kinds: Mapping[str, str] | None
+) -> Table:
     frames: list[pl.DataFrame] = []
     parts: list[Part] = []
     wanted: list[str] = []
@@ -96,8 +109,11 @@ def _stacked(paths: Sequence[Path], form: Format, columns: Sequence[str], everyt
         parts.append(part)
     check_same_types(frames, parts)
     stacked = frames[0] if len(frames) == 1 else pl.concat(frames, how="vertical_relaxed", rechunk=False)
+    respelled: dict[str, str] = {}
+    if kinds is not None and form == "csv":
+        stacked, respelled = plainly(stacked, separator_of(paths[0]), kinds)
     series = {name: stacked.get_column(name) for name in stacked.columns}
-    return Table(with_derived(wanted, series), Origin(tuple(parts)))
+    return Table(with_derived(wanted, series), Origin(tuple(parts), respelled=respelled))
 
 
 def _wanted(columns: Sequence[str], names: Sequence[str], everything: bool) -> list[str]:

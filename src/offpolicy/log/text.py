@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from offpolicy.errors import LogError
+from offpolicy.errors import Fix, LogError
 from offpolicy.log.features import Kind
 from offpolicy.log.origin import Origin
 
@@ -69,8 +69,8 @@ def check_not_mixed(column: str, text: pl.Series, odd: pl.Series, origin: Origin
 def mixed_text(column: str, text: pl.Series, odd: pl.Series, origin: Origin) -> LogError:
     """The error of a column of numbers with something else between them."""
     row = odd.arg_max() or 0
-    remedy = f"Fix the value, or declare kinds={{{column!r}: 'categorical'}} if these are ids."
-    return origin.bad_value(column, row, text[row], "mixes numbers with other text", remedy)
+    fix = Fix("kind", f"{column}=categorical", "if these are ids, or fix the value")
+    return origin.bad_value(column, row, text[row], "mixes numbers with other text", fix=fix)
 
 
 def has_spelled_ids(text: pl.Series) -> bool:

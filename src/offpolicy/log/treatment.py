@@ -118,7 +118,8 @@ class Treatment:
     def notes(self) -> list[str]:
         """What was done, in words."""
         rows = sum(part.n_rows for part in self.origin.parts)
-        return notes_of(self.dates, self.counts, rows)
+        respelled = [f"{name}: {said}" for name, said in self.origin.respelled.items()]
+        return respelled + notes_of(self.dates, self.counts, rows)
 
     def _filled(self, name: str, kind: Kind, values: pl.Series) -> Typed:
         how = self._how(name)
@@ -146,8 +147,8 @@ class Treatment:
         return {name: (kind, filled(kind, values)), **flags}
 
     def asks_for(self, column: str) -> bool:
-        """Whether missing values of this column are to be treated in some way."""
-        return self._how(column) is not None
+        """Whether rows in which this column is missing are to be left out or to count as 0."""
+        return self._how(column) in ("drop", "zero")
 
     def _how(self, column: str) -> Missing | None:
         """The treatment of a column: its own, that of its source, or that of all."""

@@ -21,7 +21,9 @@ from offpolicy.log import (
     LoggedData,
     NumericColumn,
     digest,
+    is_path,
     read_table,
+    source_names,
     split_text,
     table_hashes,
     typed_text,
@@ -140,7 +142,8 @@ def joined_policy(source: Any, log: LoggedData, name: str, **given: Any) -> Spar
     if missing.size:
         raise ParameterError(
             f"Policy {name!r} has no entry for {missing.size:,} of the log's {log.n_rows:,} rows, the first of them "
-            f"row {missing[0]} (joined by {', '.join(table.key)}). Add them, or leave these rows out of the log."
+            f"row {missing[0] + 1} (counted from 1; joined by {', '.join(table.key)}). Add them, or leave "
+            "these rows out of the log."
         )
     return _mean_over_rows(table.entries(log, name), requests, log)
 
@@ -228,7 +231,9 @@ def _keys(columns: Sequence[pl.Series]) -> pl.DataFrame:
 
 def frame_of(source: Any) -> pl.DataFrame:
     """A table of any kind, text typed."""
-    table = read_table(source, (), everything=True, argument="policy")
+    names = source_names(source) if is_path(source) else []
+    kinds = {one: "as written" for one in names if one not in PROBABILITIES}
+    table = read_table(source, (), everything=True, argument="policy", kinds=kinds)
     text = table.origin.is_text
     series = [typed_text(n, s, "categorical", table.origin) if text else s for n, s in table.series.items()]
     return pl.DataFrame([one.alias(name) for name, one in zip(table.series, series, strict=True)])

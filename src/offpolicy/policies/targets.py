@@ -72,7 +72,8 @@ class FunctionPolicy:
         if probs.shape != (contexts.n_rows, self.n_actions):
             raise ParameterError(
                 f"The policy function must return probabilities of shape ({contexts.n_rows}, {self.n_actions}), one "
-                f"row per context and one column per action, but it returned {tuple(probs.shape)}."
+                f"row per context (`contexts.n_rows` counts them, len its columns) and one column per action, but it "
+                f"returned {tuple(probs.shape)}."
             )
         _check_distributions(probs)
         return probs.double().log()
@@ -197,7 +198,8 @@ def _column(target: Any, log: LoggedData, name: str) -> ColumnPolicy:
     bad = np.flatnonzero(~((column >= 0) & (column <= 1)))
     if bad.size:
         raise ParameterError(
-            f"Policy {name!r} must hold probabilities in [0, 1], but row {bad[0]} holds {column[bad[0]]}. Fix it."
+            f"Policy {name!r} must hold probabilities in [0, 1], but row {bad[0] + 1} (counted from 1) holds "
+            f"{column[bad[0]]}. Fix it."
         )
     return ColumnPolicy(log.actions, log.rows_fingerprint, torch.from_numpy(column))
 

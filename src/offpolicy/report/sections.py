@@ -182,11 +182,12 @@ def _segments(evaluation: Evaluation) -> list[dict[str, Any]]:
         rows = [
             _difference(strip, one, label(one.segment, 60), places)
             | {"segment": label(one.segment, 60), "rows": plain(one.rows)}
-            | {"p": "refused" if one.refused else p_value(one.adjusted_p_value)}
+            | {"p": FINDINGS["refused"] if one.refused else p_value(one.adjusted_p_value)}
             for one in shown
         ]
         about = {"column": label(title, 120), "level": percent(evaluation.level), "more": len(of) - len(shown)}
-        parts.append(about | {"rows": rows, "scale": strip.scale()})
+        later = shown[0].reward != evaluation.segments[0].reward
+        parts.append(about | {"rows": rows, "scale": strip.scale(), "folded": later})
     return parts
 
 

@@ -23,6 +23,7 @@ from offpolicy.log import (
     open_store,
     read_manifest,
     read_rows,
+    with_ids,
 )
 from offpolicy.progress import progress
 
@@ -107,6 +108,12 @@ class LogSpec:
         """The columns that say what was on offer, and how many events a row stands for."""
         single = (self.candidates, self.request, self.shown, self.position, self.keep_prob, self.row_weight)
         return (*(name for name in single if name is not None), *self.candidate_features)
+
+    @property
+    def written(self) -> dict[str, str]:
+        """The kinds by which columns of text are read: ids and lists as they are written."""
+        ids = (self.action, self.cluster, self.request)
+        return with_ids(self.kinds, ids, (self.candidates, *self.candidate_features))
 
     @property
     def roles(self) -> tuple[str, ...]:

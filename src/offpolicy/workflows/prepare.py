@@ -60,7 +60,7 @@ def resolved(spec: LogSpec, memory: int) -> tuple[LogSpec, Any]:
     paths = expanded(spec.source)
     if format_of(paths[0]) not in STREAMED or spec.shown is not None:
         return replace(infer(spec), table=None), spec.source
-    sample = Files(spec.source, min(SAMPLE_BYTES, max(2**20, memory // 16))).sample()
+    sample = Files(spec.source, min(SAMPLE_BYTES, max(2**20, memory // 16))).sample(spec.written)
     return replace(infer(replace(spec, table=sample)), table=None), spec.source
 
 

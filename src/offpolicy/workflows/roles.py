@@ -107,7 +107,7 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
     context = tuple(name for name in spec.context if name not in spec.exclude)
     needed = dict.fromkeys([*single.values(), *followed, *beside, *spec.requests, *context])
     if spec.table is None:
-        table = read_table(spec.source, tuple(needed), everything=not spec.context)
+        table = read_table(spec.source, tuple(needed), everything=not spec.context, kinds=spec.written)
     else:
         table = read_table(spec.table, tuple(needed if spec.context else dict.fromkeys([*needed, *names])))
     columns = _of_requests(table, spec)
@@ -117,7 +117,7 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
         notes = [f"context {name}: {why}." for name, why in suspicious.items()]
         return replace(spec, context=context, table=table), notes
     taken = {*single.values(), *followed, *spec.probabilities, *spec.requests}
-    others = {name: values for name, values in columns.items() if name not in taken}
+    others = {name: columns[name] for name in names if name in columns and name not in taken}  # as in the file
     chosen = choose_context(others, known, spec.exclude)
     if not chosen.context:
         why = "".join(f" {name!r} is left out: {reason}." for name, reason in chosen.left_out.items())
@@ -126,7 +126,9 @@ def _with_context(spec: LogSpec, names: Sequence[str], path: Path) -> tuple[LogS
             "use with --context."
         )
     notes = [f"context: {', '.join(chosen.context)} (every other column)"]
-    notes += [f"left out: {name or repr(name)} ({why})" for name, why in chosen.left_out.items()]
+    for name, why in chosen.left_out.items():
+        respelled = table.origin.respelled.get(name)
+        notes.append(f"left out: {name or repr(name)} ({why}{f'; {respelled}' if respelled else ''})")
     notes += [f"context {name}: {why}; --exclude {name} leaves it out" for name, why in chosen.suspicious.items()]
     for name in set(chosen.left_out).difference(beside):
         del table.series[name]
