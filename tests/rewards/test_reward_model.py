@@ -51,17 +51,20 @@ def test_one_action_is_logistic_regression() -> None:
 
 def test_every_action_is_a_penalised_regression_beside_what_all_share() -> None:
     """Against an independent optimiser, one action at a time, from a start that plain Newton steps overshoot."""
-    rows, _ = ActionRows.of(linear_scorer(LOG), LOG)
+    rows = ActionRows.of(linear_scorer(LOG), LOG)
     shared = rows.shared()
     found = rows.own(shared, 0.5)
     offset = shared.scores(rows)
     for action in range(3):
         mine = (rows.action == action).numpy()
-        x, r, o = (v.numpy()[mine] for v in (rows.features[rows.context], rows.reward, offset))
+        parts = (rows.features[rows.context], rows.reward, rows.events, offset)
+        x, r, n, o = (values.numpy()[mine] for values in parts)
 
-        def loss(theta: np.ndarray, x: np.ndarray = x, r: np.ndarray = r, o: np.ndarray = o) -> float:
+        def loss(
+            theta: np.ndarray, x: np.ndarray = x, r: np.ndarray = r, n: np.ndarray = n, o: np.ndarray = o
+        ) -> float:
             score = o + x @ theta
-            return float((np.logaddexp(0, score) - r * score).sum() + 0.25 * (theta**2).sum())
+            return float(n @ (np.logaddexp(0, score) - r * score) + 0.25 * (theta**2).sum())
 
         np.testing.assert_allclose(found[action].numpy(), minimize(loss, np.zeros(x.shape[1])).x, atol=1e-3)
     again = rows.own(shared, 0.5, torch.full_like(found, 3.0))
@@ -73,11 +76,64 @@ def test_what_the_logger_prefers_is_learned_from_either_way() -> None:
     signs = []
     for alignment in (0.9, -0.9):
         world = LinearSoftmaxWorld.draw(3, n_actions=20, dimensions=3, alignment=alignment)
-        rows, _ = ActionRows.of(linear_scorer(world.log(0, 2000)), world.log(0, 2000))
+        rows = ActionRows.of(linear_scorer(world.log(0, 2000)), world.log(0, 2000))
         slopes = rows.shared().prior[:, :-1]
         slopes = slopes - slopes.mean(0)
         signs.append(float((slopes * world.omega).sum() / (slopes.norm() * world.omega.norm())))
     assert min(signs) > 0.5
+
+
+def _repeated(log: LoggedData, times: np.ndarray) -> LoggedData:
+    """Each row so many times."""
+    row = np.repeat(np.arange(log.n_rows), times)
+    return LoggedData.from_arrays(
+        log.contexts,
+        log.action[row],
+        log.reward[row],
+        context_index=log.context_index[row],
+        actions=log.n_actions,
+    )
+
+
+def test_what_is_shown_again_and_again_is_no_new_evidence() -> None:
+    """Where a context and an action always have the same reward, repeating rows changes nothing."""
+    once = WORLD.log(1, 400, 1)
+    often = _repeated(once, np.random.default_rng(0).integers(1, 20, once.n_rows))
+    contexts = WORLD.contexts(5, 200)
+    expected = fit_reward_model(once).rewards(contexts)
+    np.testing.assert_allclose(fit_reward_model(often).rewards(contexts).numpy(), expected.numpy(), atol=1e-5)
+
+
+def test_rows_with_rewards_of_their_own_are_evidence_each() -> None:
+    """Where rewards are drawn row by row, hardly anything is alike, and a pair counts nearly as its rows do."""
+    log = WORLD.log(2, 100, 60)
+    rows = ActionRows.of(linear_scorer(log), log)
+    shared = rows.shared()
+    assert float(rows.rows.max()) > 10
+    assert rows.alike(shared.scores(rows, rows.own(shared, 1.0))) < 0.02
+
+
+def test_how_alike_rows_are_is_a_correlation_over_all_pairs_of_rows() -> None:
+    """Against a loop over rows, for rewards that are no 0 or 1; each fold has its own pairs."""
+    random = np.random.default_rng(0)
+    base = WORLD.log(3, 20, 12)
+    reward = np.clip(0.3 * base.reward + 0.7 * random.random(base.n_rows), 0, 1)
+    log = LoggedData.from_arrays(
+        base.contexts, base.action, reward, context_index=base.context_index, actions=base.n_actions
+    )
+    row_fold = random.integers(2, size=log.n_rows)
+    rows = ActionRows.of(linear_scorer(log), log, row_fold)
+    score = random.standard_normal((log.n_contexts, log.n_actions))
+    found = rows.alike(torch.from_numpy(score)[rows.context, rows.action])
+    left = log.reward - 1 / (1 + np.exp(-score[log.context_index, log.action]))
+    products = squares = 0.0
+    for i in range(log.n_rows):
+        same = (log.context_index == log.context_index[i]) & (log.action == log.action[i]) & (row_fold == row_fold[i])
+        same[i] = False
+        products += left[i] * left[same].sum()
+        squares += same.sum() * left[i] ** 2
+    assert found == pytest.approx(max(products / squares, 0.0), rel=1e-5)
+    assert found > 0
 
 
 def test_no_row_imputes_itself() -> None:

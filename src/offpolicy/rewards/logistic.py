@@ -6,10 +6,14 @@ c, b, δ₁ and δ₀ are shared by all actions and fitted to all rows; b_a and 
 ridge κ. θ_a is the direction in which the contexts of action a differ from the others (linear discriminants), n_a how
 often it was logged: what the logger prefers says something about rewards, for or against, and δ₁ and δ₀ learn which.
 κ is chosen by the log-loss of rows held out by fold. Everything is linear in x, so that the greedy policy is too.
+
+Rows of one context and action stand as one. If the m of them say much the same (a label is right or wrong whenever it
+is shown), they are no m pieces of evidence: they count as m/(1 + (m − 1)φ), φ being the correlation of what
+q̂ leaves of two of them (extra-binomial variation; Williams, 1982).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +23,8 @@ from torch import Tensor
 
 from offpolicy.log import LoggedData
 from offpolicy.models import Scorer
+
+Integers = npt.NDArray[np.int64]
 
 RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e4)
 """Values of κ that are tried; the last leaves hardly more than what all actions share."""
@@ -33,7 +39,7 @@ AT_ONCE = 1 << 22
 FEW_ROWS, LEAST_RIDGE = 2, 0.1
 """An action with at most 1/FEW_ROWS times as many rows as features is solved in the space of its rows."""
 ROWS_TO_CHOOSE = 60_000
-"""The ridge is chosen on no more rows than about this many."""
+"""The ridge is chosen on no more pairs than about this many."""
 
 
 def fits_in_memory(scorer: Scorer) -> bool:
@@ -55,26 +61,41 @@ class Shared:
 
 @dataclass(frozen=True)
 class ActionRows:
-    """Rows sorted by action, pointing at the features of their contexts, (contexts, d + 1), whose last column is 1."""
+    """Pairs of a context and an action, sorted by action, that point at the features of contexts, (contexts, d + 1),
+    whose last column is 1.
+    """
 
     features: Tensor
     context: Tensor
     action: Tensor
     reward: Tensor
+    """The mean over the rows of the pair."""
+    square: Tensor
+    """The mean of their squares."""
+    rows: Tensor
+    """How many rows the pair has."""
     events: Tensor
+    """How many independent ones they count as."""
+    fold: Tensor
     n_actions: int
 
     @classmethod
-    def of(cls, scorer: Scorer, log: LoggedData) -> "tuple[ActionRows, npt.NDArray[np.int64]]":
-        """The rows of a log on a scorer's states, and the order they were sorted into."""
+    def of(cls, scorer: Scorer, log: LoggedData, row_fold: Integers | None = None) -> "ActionRows":
+        """The pairs of a log on a scorer's states; rows of a pair that are in several folds stay apart."""
         with torch.no_grad():
             states = scorer.states(log.contexts).double()
-        order = np.argsort(log.action, kind="stable").astype(np.int64)
+        row_fold = np.zeros(log.n_rows, dtype=np.int64) if row_fold is None else row_fold
         weight = np.ones(log.n_rows) if log.row_weight is None else np.asarray(log.row_weight, dtype=np.float64)
-        columns = (log.context_index.astype(np.int64), log.action.astype(np.int64), log.reward, weight)
-        context, action, reward, events = (torch.from_numpy(np.ascontiguousarray(c[order])) for c in columns)
+        place = log.action.astype(np.int64) * log.n_contexts + log.context_index
+        _, first, pair = np.unique(place * (row_fold.max() + 1) + row_fold, return_index=True, return_inverse=True)
+        rows, reward, square = (np.bincount(pair, weight * log.reward**power) for power in range(3))
+        known = np.maximum(rows, np.finfo(np.float64).tiny)
+        numbers = (log.context_index[first].astype(np.int64), log.action[first].astype(np.int64))
+        context, action = map(torch.from_numpy, numbers)
+        mean, mean_square, count = (torch.from_numpy(each) for each in (reward / known, square / known, rows))
         features = torch.cat([states, torch.ones(len(states), 1, dtype=torch.float64)], 1)
-        return cls(features, context, action, reward.double(), events.double(), log.n_actions), order
+        fold = torch.from_numpy(row_fold[first])
+        return cls(features, context, action, mean, mean_square, count, count, fold, log.n_actions)
 
     @property
     def width(self) -> int:
@@ -82,9 +103,22 @@ class ActionRows:
         return self.features.shape[1]
 
     def take(self, kept: Tensor) -> "ActionRows":
-        """Some rows, by a mask."""
-        rows = (self.context[kept], self.action[kept], self.reward[kept], self.events[kept])
-        return ActionRows(self.features, *rows, self.n_actions)
+        """Some pairs, by a mask."""
+        own = ("context", "action", "reward", "square", "rows", "events", "fold")
+        return replace(self, **{name: getattr(self, name)[kept] for name in own})
+
+    def counted(self, alike: float) -> "ActionRows":
+        """The same, m rows of a pair counted as m/(1 + (m − 1)φ)."""
+        return replace(self, events=self.rows / (1 + (self.rows - 1).clamp(min=0) * alike))
+
+    def alike(self, scores: Tensor) -> float:
+        """φ: the correlation of what these log-odds leave of two rows of a pair, none where it is negative."""
+        prob = scores.sigmoid()
+        left, square = self.reward - prob, self.square - prob * (2 * self.reward - prob)
+        others = (self.rows - 1).clamp(min=0)
+        together = self.rows * ((others + 1) * left.square() - square) * (others > 0)
+        most = float((self.rows * others * square).sum())
+        return min(max(float(together.sum()) / most, 0.0), 1.0) if most > 0 else 0.0
 
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
         """The features of the rows, some at a time."""
@@ -245,14 +279,15 @@ def fit_regressions(
 
     Each intercept is lowered by `pessimism` standard deviations, which only actions with few rows feel.
     """
-    rows, order = ActionRows.of(scorer, log)
-    fold = torch.from_numpy(row_fold[order])
+    rows = ActionRows.of(scorer, log, row_fold)
     n_folds = int(row_fold.max()) + 1
-    used = min(n_folds, 1 if log.n_rows > ROWS_TO_CHOOSE else n_folds)
-    losses, shares = np.zeros(len(ridges)), [rows.take(fold != k).shared() for k in range(n_folds)]
-    events = 0.0
+    used = 1 if len(rows.context) > ROWS_TO_CHOOSE else n_folds
+    alike = [_alike(rows.take(rows.fold != k), ridges[0]) for k in range(n_folds)]
+    others = [rows.take(rows.fold != k).counted(alike[k]) for k in range(n_folds)]
+    shares = [each.shared() for each in others]
+    losses, events = np.zeros(len(ridges)), 0.0
     for k in range(used):
-        train, held = _fewer(rows.take(fold != k)), rows.take(fold == k)
+        train, held = _fewer(others[k]), rows.take(rows.fold == k).counted(alike[k])
         events += float(held.events.sum())
         own: Tensor | None = None
         for i in reversed(range(len(ridges))):  # from the strongest pull, so that each fit starts near its end
@@ -266,11 +301,21 @@ def fit_regressions(
         theta[:, -1] -= pessimism * some.doubt(theta, ridge)
         return theta
 
-    folds = tuple(fitted(rows.take(fold != k), shares[k]) for k in range(n_folds))
+    folds = tuple(map(fitted, others, shares))
+    rows = rows.counted(_alike(rows, ridges[0]))
     return Regressions(fitted(rows, rows.shared()), folds, ridge, float(losses[best]) / max(events, 1.0))
 
 
+def _alike(rows: ActionRows, ridge: float) -> float:
+    """φ beside the least penalised q̂, so that only what no q̂ explains counts as alike."""
+    if not bool((rows.rows > 1).any()):
+        return 0.0
+    rows = _fewer(rows)
+    shared = rows.shared()
+    return rows.alike(shared.scores(rows, rows.own(shared, ridge)))
+
+
 def _fewer(rows: ActionRows) -> ActionRows:
-    """At most about `ROWS_TO_CHOOSE` rows, evenly spaced, which keeps the actions in proportion."""
+    """At most about `ROWS_TO_CHOOSE` pairs, evenly spaced, which keeps the actions in proportion."""
     stride = -(-len(rows.context) // ROWS_TO_CHOOSE)
     return rows if stride == 1 else rows.take(torch.arange(0, len(rows.context), stride))
