@@ -1,7 +1,8 @@
 """A quick reward model for evaluation: linear in the features, pooled over actions as far as the data ask.
 
 q̂(x, a) = x·b + x·b_a, where b is fitted to all rows and b_a to what is left of the rows of action a, shrunk to zero by
-a ridge chosen by leave-one-out. Logged rows get the prediction of a model that did not see them, in closed form.
+a ridge chosen by leave-one-out. Logged rows get the prediction of a model that did not see them, in closed form; rows
+of one context and action are left out together, since what one of them earned may be what all of them earn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +27,13 @@ RANK = 1e-12
 
 @dataclass(frozen=True)
 class PooledRewardModel:
-    """q̂ for every context and action, and leave-one-out predictions of the rows it was fitted to."""
+    """q̂ for every context and action, and predictions of the rows it was fitted to that did not see them."""
 
     design: DesignMatrix
     pooled: Tensor  # (features,)
     own: Tensor  # (actions, features)
     imputed: Tensor  # (rows,)
-    """q̂(x_n, a_n) of each row of its log, without the row itself in its action's part."""
+    """q̂(x_n, a_n) of each row of its log, without the rows of the same context in its action's part."""
     fingerprint: str
     """Of the log it was fitted to."""
     ridge: float
@@ -45,16 +46,16 @@ class PooledRewardModel:
         pooled = _pooled(features, log)
         outcome = log.outcome
         residual = outcome - (features @ pooled)[log.context_index]
+        weight = np.ones(log.n_rows) if log.row_weight is None else np.asarray(log.row_weight, dtype=np.float64)
         groups = _rows_by_action(log)
-        weight = np.ones(log.n_rows) if log.row_weight is None else log.row_weight
         errors = np.zeros(len(RIDGES))
         for _, rows in groups:
-            _, left = _own_part(features[log.context_index[rows]], residual[rows], RIDGES, weight[rows])
+            _, left = _of_pairs(features, log.context_index[rows], residual[rows], RIDGES, weight[rows])
             errors += np.square(left) @ weight[rows]
         ridge = RIDGES[int(errors.argmin())]
         own = np.zeros((log.n_actions, features.shape[1]))
         for action, rows in groups:
-            found, left = _own_part(features[log.context_index[rows]], residual[rows], (ridge,), weight[rows])
+            found, left = _of_pairs(features, log.context_index[rows], residual[rows], (ridge,), weight[rows])
             own[action], residual[rows] = found[0], left[0]
         imputed = torch.from_numpy((outcome - residual).clip(0.0, 1.0))
         return cls(design, torch.from_numpy(pooled), torch.from_numpy(own), imputed, log.fingerprint, ridge)
@@ -83,7 +84,7 @@ class PooledRewardModel:
         return found.clamp_(0.0, 1.0)  # beyond a set's end 0
 
     def row_rewards(self, log: LoggedData) -> Tensor:
-        """q̂(x_n, a_n) of logged rows; for the log it was fitted to, without the row itself in its action's part."""
+        """q̂(x_n, a_n) of logged rows; for the log it was fitted to, as `imputed` says."""
         return self.imputed if log.fingerprint == self.fingerprint else rewards_of_rows(self, log)
 
 
@@ -106,8 +107,21 @@ def _rows_by_action(log: LoggedData) -> list[tuple[int, npt.NDArray[np.int64]]]:
     return [(int(a), order[ends[a] - counts[a] : ends[a]]) for a in np.flatnonzero(counts)]
 
 
+def _of_pairs(
+    features: Floats, context: npt.NDArray[Any], residual: Floats, ridges: Sequence[float], weight: Floats
+) -> tuple[Floats, Floats]:
+    """One action's coefficients under each ridge, and what they leave of its rows without those of the same context."""
+    contexts, pair = np.unique(context, return_inverse=True)
+    if len(contexts) == len(context):
+        return _own_part(features[context], residual, ridges, weight)
+    total = np.bincount(pair, weight).astype(np.float64)
+    mean = np.bincount(pair, weight * residual) / np.maximum(total, np.finfo(float).tiny)
+    coefficients, left = _own_part(features[contexts], mean, ridges, total)
+    return coefficients, residual - (mean - left)[:, pair]
+
+
 def _own_part(x: Floats, residual: Floats, ridges: Sequence[float], weight: Floats) -> tuple[Floats, Floats]:
-    """One action's coefficients under each ridge, and what they leave of each of its rows without the row itself.
+    """The ridge regressions of rows, and what they leave of each row without the row itself.
 
     All ridges share one decomposition √w·x = P·S·Qᵀ, taken from the smaller of xᵀwx and √w·xxᵀ·√w.
     """
