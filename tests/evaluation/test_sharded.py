@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from offpolicy.engine import Engine, make_engine
-from offpolicy.engine.crew import OrderedCrew
+from offpolicy.engine.pool import OrderedPool
 from offpolicy.errors import ParameterError
 from offpolicy.evaluation import Asked, Evaluator, Options, evaluate
 from offpolicy.log import LoggedData
@@ -143,12 +143,12 @@ def killing(engine: Engine, kills: int, monkeypatch: pytest.MonkeyPatch) -> list
     chance, calls = np.random.default_rng(0), count()
     moments = set(chance.choice(np.arange(2, 120), kills, replace=False).tolist())
     killed: list[int] = []
-    asked = OrderedCrew.map
+    asked = OrderedPool.map
 
-    def dangerous(crew: OrderedCrew, *given: Any, **options: Any) -> Iterator[Any]:
+    def dangerous(pool: OrderedPool, *given: Any, **options: Any) -> Iterator[Any]:
         """A map, in the middle of which a worker may be killed."""
         moment = int(chance.integers(0, 4)) if next(calls) in moments else None
-        for place, answer in enumerate(asked(crew, *given, **options)):
+        for place, answer in enumerate(asked(pool, *given, **options)):
             if place == moment:
                 with suppress(ProcessLookupError):  # one that was killed before and has not been missed
                     victim = engine.pids[int(chance.integers(len(engine.pids)))]
@@ -156,7 +156,7 @@ def killing(engine: Engine, kills: int, monkeypatch: pytest.MonkeyPatch) -> list
                     killed.append(victim)
             yield answer
 
-    monkeypatch.setattr(OrderedCrew, "map", dangerous)
+    monkeypatch.setattr(OrderedPool, "map", dangerous)
     return killed
 
 

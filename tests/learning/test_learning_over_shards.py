@@ -16,7 +16,7 @@ import torch
 from offpolicy import LoggedData, ParameterError, learn_policy
 from offpolicy.engine import Engine, make_engine
 from offpolicy.learning import LearnedPolicy, over_shards
-from offpolicy.learning.lesson import Found
+from offpolicy.learning.micro_batches import MicroGradient
 from offpolicy.learning.objective import Objective
 from offpolicy.learning.over_shards import shard_trainer
 from offpolicy.policies import logged_log_prob
@@ -48,7 +48,7 @@ def test_a_step_is_the_mean_gradient_of_its_micro_batches(log: LoggedData) -> No
     steps: list[list[Any]] = []
     take = trainer._step
 
-    def recorded(found: list[Found], objective: Objective) -> float:
+    def recorded(found: list[MicroGradient], objective: Objective) -> float:
         norm = take(found, objective)
         steps.append([p.grad.numpy().copy() for p in trainer.scorer.parameters() if p.grad is not None])
         return norm

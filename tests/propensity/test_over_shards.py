@@ -104,7 +104,7 @@ def test_a_fit_that_was_killed_takes_up_what_it_had_found(
 
     def counted(self: OverShards, *parameters: torch.Tensor) -> object:
         nonlocal computed
-        if self.crew.n_shards == log.n_shards:  # else it is the search, of which nothing is kept
+        if self.pool.n_shards == log.n_shards:  # else it is the search, of which nothing is kept
             if computed == most:
                 raise KeyboardInterrupt
             computed += 1

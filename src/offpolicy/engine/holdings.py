@@ -73,7 +73,7 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Shared:
-    """Stands for a value that every worker of a crew was sent once; functions are given the value in its place."""
+    """Stands for a value that every worker of a pool was sent once; functions are given the value in its place."""
 
     number: int
 
@@ -142,7 +142,7 @@ _current: tuple[Held, int] | None = None
 
 
 def shard_cache() -> dict[Any, Any]:
-    """A dict that stays with the shard of the function that is running, for as long as its worker and crew live."""
+    """A dict that stays with the shard of the function that is running, for as long as its worker and pool live."""
     held, index = _running()
     return held.caches.setdefault(index, {})
 
@@ -204,32 +204,32 @@ def _running() -> tuple[Held, int]:
 
 
 _held: dict[int, Held] = {}
-"""The logs of which this process, a worker, owns shards, by the number of the crew."""
+"""The logs of which this process, a worker, owns shards, by the number of the pool."""
 
 
-def hold(crew: int, source: Source) -> None:
-    """Own the shards of a source from here on, in place of those of the same crew before."""
-    forget(crew)
+def hold(pool: int, source: Source) -> None:
+    """Own the shards of a source from here on, in place of those of the same pool before."""
+    forget(pool)
     one_thread()
-    _held[crew] = Held(source)
+    _held[pool] = Held(source)
 
 
-def take(crew: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Take in what the next questions to a crew are about."""
-    _held[crew].task = function, arguments
+def take(pool: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Take in what the next questions to a pool are about."""
+    _held[pool].task = function, arguments
 
 
-def share(crew: int, number: int, value: Any) -> None:
+def share(pool: int, number: int, value: Any) -> None:
     """Keep a value that functions are given."""
-    _held[crew].shared[number] = value
+    _held[pool].shared[number] = value
 
 
-def answers(crew: int, indices: Sequence[int]) -> list[tuple[str, Any]]:
+def answers(pool: int, indices: Sequence[int]) -> list[tuple[str, Any]]:
     """Answer questions about some of the shards."""
-    return _held[crew].answers(indices)
+    return _held[pool].answers(indices)
 
 
-def forget(crew: int) -> None:
-    """Let go of a crew's shards and of all that was kept beside them."""
-    if crew in _held:
-        _held.pop(crew).close()
+def forget(pool: int) -> None:
+    """Let go of a pool's shards and of all that was kept beside them."""
+    if pool in _held:
+        _held.pop(pool).close()

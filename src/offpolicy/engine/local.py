@@ -7,8 +7,8 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from offpolicy.engine import holdings
-from offpolicy.engine.crew import Answers, Crew, Engine, OrderedCrew, owners, source_of
 from offpolicy.engine.holdings import Source
+from offpolicy.engine.pool import Answers, Engine, OrderedPool, ShardPool, owners, source_of
 from offpolicy.engine.process import Packed, Worker, WorkerEndedError, result_of
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ class Local(Engine):
         return [worker.process.pid for worker in self.processes if worker is not None and worker.process.pid]
 
     @contextmanager
-    def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[Crew]:
+    def _pool(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[ShardPool]:
         owned = owners(log, self.workers, groups)
-        team = _Processes(self.processes, [source_of(log, mine) for mine in owned])
+        transport = _Processes(self.processes, [source_of(log, mine) for mine in owned])
         try:
-            yield OrderedCrew(team, owned)
+            yield OrderedPool(transport, owned)
         finally:
-            team.dismiss()
+            transport.dismiss()
 
     def close(self) -> None:
         """End the processes."""
@@ -53,10 +53,10 @@ class Local(Engine):
 
 
 class _Processes:
-    """A team of processes."""
+    """Processes and the pipes to them."""
 
     def __init__(self, processes: list[Worker | None], sources: list[Source]) -> None:
-        self.processes, self.sources, self.crew = processes, sources, next(_numbers)
+        self.processes, self.sources, self.pool = processes, sources, next(_numbers)
         self.asides = [0] * len(sources)
         """Answers that come before those to questions and say nothing."""
         self.shared: list[Packed] = []
@@ -65,20 +65,20 @@ class _Processes:
     def start(self, slot: int) -> None:
         worker = self.processes[slot]
         if worker is not None:
-            worker = _settled(worker)
+            worker = _drained(worker)
         self.processes[slot] = worker = worker or Worker()
         self.asides[slot] = 1
-        worker.send(holdings.hold, self.crew, self.sources[slot])
+        worker.send(holdings.hold, self.pool, self.sources[slot])
         for packed in self.shared + ([] if self.task is None else [self.task]):
             self._forward(slot, packed)
 
     def share(self, number: int, value: Any) -> None:
-        self.shared.append(Packed.of((holdings.share, (self.crew, number, value))))
+        self.shared.append(Packed.of((holdings.share, (self.pool, number, value))))
         for slot in range(len(self.sources)):
             self._forward(slot, self.shared[-1])
 
     def tell(self, slots: Sequence[int], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self.task = Packed.of((holdings.take, (self.crew, function, arguments)))
+        self.task = Packed.of((holdings.take, (self.pool, function, arguments)))
         for slot in slots:
             self._forward(slot, self.task)
 
@@ -87,7 +87,7 @@ class _Processes:
         self._worker(slot).forward(packed)
 
     def ask(self, slot: int, indices: Sequence[int]) -> None:
-        self._worker(slot).send(holdings.answers, self.crew, list(indices))
+        self._worker(slot).send(holdings.answers, self.pool, list(indices))
 
     def answers(self) -> list[tuple[int, Answers | WorkerEndedError]]:
         found: list[tuple[int, Answers | WorkerEndedError]] = []
@@ -109,7 +109,7 @@ class _Processes:
         """Let the workers forget the log."""
         for worker in self.processes[: len(self.sources)]:
             if worker is not None:  # the engine may have been closed before
-                worker.send(holdings.forget, self.crew)
+                worker.send(holdings.forget, self.pool)
 
     def _worker(self, slot: int) -> Worker:
         worker = self.processes[slot]
@@ -117,7 +117,7 @@ class _Processes:
         return worker
 
 
-def _settled(worker: Worker) -> Worker | None:
+def _drained(worker: Worker) -> Worker | None:
     """A worker whose answers to earlier questions have come in; None if it has ended."""
     try:
         while worker.unanswered:

@@ -1,10 +1,10 @@
 """An engine maps functions over the shards of a log: in this process, in local processes, or in actors of Ray.
 
-    with engine.over(log) as crew:
-        for found in crew.map(function, *arguments):     # function(shard, index, *arguments)
+    with engine.over(log) as pool:
+        for found in pool.map(function, *arguments):     # function(shard, index, *arguments)
             ...                                           # in shard order, as they come
 
-Each shard belongs to one worker for as long as the crew lives, so that what a function keeps beside it
+Each shard belongs to one worker for as long as the pool lives, so that what a function keeps beside it
 (`shard_cache`, `spilled`) is found again by the next. Functions run on one thread each, and so does whoever merges
 within the block: what is found does not depend on the number of workers, to the last bit. A worker that ends is
 replaced, its shards are taken over, and the calls that had not been answered are made again.
@@ -31,7 +31,7 @@ MOST_DEATHS = 3
 ENGINES = ("local", "ray", "torchrun")
 
 
-class Crew(Protocol):
+class ShardPool(Protocol):
     """Those who work on the shards of one log."""
 
     @property
@@ -74,16 +74,16 @@ class Engine(ABC):
         return []
 
     @contextmanager
-    def over(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None = None) -> Iterator[Crew]:
+    def over(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None = None) -> Iterator[ShardPool]:
         """Those who work on the shards of a log within the block; the shards of a group have one owner."""
         from offpolicy.threads import threads
 
-        with threads(1), self._crew(log, groups) as crew:
-            yield crew
+        with threads(1), self._pool(log, groups) as pool:
+            yield pool
 
     @abstractmethod
-    def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Any:
-        """A context manager of the crew."""
+    def _pool(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Any:
+        """A context manager of the pool."""
 
     def close(self) -> None:  # noqa: B027 - an engine without workers of its own has nothing to end
         """End the workers."""
@@ -104,15 +104,15 @@ class Here(Engine):
     workers = 1
 
     @contextmanager
-    def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[Crew]:
+    def _pool(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[ShardPool]:
         held = Held(source_of(log, range(log.n_shards)))
         try:
-            yield CrewHere(held, log.n_shards)
+            yield InProcessPool(held, log.n_shards)
         finally:
             held.close()
 
 
-class CrewHere:
+class InProcessPool:
     """This process, which works on shards itself."""
 
     def __init__(self, held: Held, n_shards: int, workers: int = 1) -> None:
@@ -120,13 +120,13 @@ class CrewHere:
         self.held, self.n_shards, self.workers = held, n_shards, workers
 
     def share(self, value: Any) -> Shared:
-        """See `Crew.share`."""
+        """See `ShardPool.share`."""
         return self.held.share(value)
 
     def map(
         self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, together: int = 1
     ) -> Iterator[Any]:
-        """See `Crew.map`."""
+        """See `ShardPool.map`."""
         return self._found(function, arguments, list(range(self.n_shards) if only is None else only))
 
     def _found(self, function: Callable[..., Any], arguments: tuple[Any, ...], wanted: list[int]) -> Iterator[Any]:
@@ -155,8 +155,8 @@ def owners(log: "LoggedData", workers: int, groups: Sequence[Sequence[int]] | No
 Answers = list[tuple[str, Any]]
 
 
-class Team(Protocol):
-    """Workers and how to talk to them; a crew keeps the order."""
+class Transport(Protocol):
+    """Workers and how to talk to them; a pool keeps the order."""
 
     def start(self, slot: int) -> None:
         """Give the worker of a slot its shards and what questions are about; one that has ended is replaced first."""
@@ -179,33 +179,33 @@ class Team(Protocol):
         ...
 
 
-class OrderedCrew:
+class OrderedPool:
     """Keeps the order of answers and takes over from workers that end, whatever they are made of."""
 
-    def __init__(self, team: Team, owned: list[list[int]]) -> None:
+    def __init__(self, transport: Transport, owned: list[list[int]]) -> None:
         """Give each worker its shards."""
-        self.team, self.owned = team, owned
+        self.transport, self.owned = transport, owned
         self.n_shards, self.workers = sum(map(len, owned)), len(owned)
         self._owner = {index: slot for slot, mine in enumerate(owned) for index in mine}
         self._open: list[deque[list[int]]] = [deque() for _ in owned]
         self._deaths = [0] * len(owned)
         self._maps = self._shared = 0
         for slot in range(len(owned)):
-            team.start(slot)
+            transport.start(slot)
 
     def share(self, value: Any) -> Shared:
-        """See `Crew.share`."""
-        self._settle()
+        """See `ShardPool.share`."""
+        self._drain()
         shared = Shared(self._shared)
         self._shared += 1
-        self.team.share(shared.number, value)
+        self.transport.share(shared.number, value)
         return shared
 
     def map(
         self, function: Callable[..., Any], *arguments: Any, only: Sequence[int] | None = None, together: int = 1
     ) -> Iterator[Any]:
-        """See `Crew.map`."""
-        self._settle()
+        """See `ShardPool.map`."""
+        self._drain()
         self._maps += 1
         wanted = list(range(self.n_shards) if only is None else only)
         return self._found(self._maps, (function, arguments), wanted, together)
@@ -220,12 +220,12 @@ class OrderedCrew:
                 mine.append([index])
         found: dict[int, tuple[str, Any]] = {}
         self._check(number)
-        self.team.tell([slot for slot, mine in enumerate(waiting) if mine], *task)
+        self.transport.tell([slot for slot, mine in enumerate(waiting) if mine], *task)
         for index in wanted:
             self._check(number)
             while index not in found:
                 self._ask(waiting)
-                for slot, answers in self.team.answers():
+                for slot, answers in self.transport.answers():
                     asked = self._received(slot, answers)
                     if isinstance(answers, WorkerEndedError):
                         waiting[slot].extendleft(reversed(asked))
@@ -242,7 +242,7 @@ class OrderedCrew:
         for slot, mine in enumerate(waiting):
             while mine and len(self._open[slot]) < 2:
                 self._open[slot].append(mine.popleft())
-                self.team.ask(slot, self._open[slot][-1])
+                self.transport.ask(slot, self._open[slot][-1])
 
     def _received(self, slot: int, answers: Answers | WorkerEndedError) -> list[list[int]]:
         """What had been asked: of an answer the first question, of an ended worker all of them; it is replaced."""
@@ -258,13 +258,13 @@ class OrderedCrew:
             ) from answers
         asked = list(self._open[slot])
         self._open[slot].clear()
-        self.team.start(slot)
+        self.transport.start(slot)
         return asked
 
-    def _settle(self) -> None:
+    def _drain(self) -> None:
         """Let answers come in that nobody waits for any more."""
         while any(self._open):
-            for slot, answers in self.team.answers():
+            for slot, answers in self.transport.answers():
                 self._received(slot, answers)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from offpolicy.engine.crew import Crew, CrewHere, Engine, owners, source_of
 from offpolicy.engine.holdings import Held
+from offpolicy.engine.pool import Engine, InProcessPool, ShardPool, owners, source_of
 from offpolicy.engine.process import result_of
 from offpolicy.errors import OffPolicyError
 
@@ -40,12 +40,12 @@ class Ranks(Engine):
         self.writes = self.rank == 0
 
     @contextmanager
-    def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[Crew]:
+    def _pool(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[ShardPool]:
         owned = owners(log, self.workers, groups)
         mine = owned[self.rank] if self.rank < len(owned) else []
         held = Held(source_of(log, mine))
         try:
-            yield _CrewOfRanks(held, log.n_shards, self.workers, mine, self.group)
+            yield _RankPool(held, log.n_shards, self.workers, mine, self.group)
         finally:
             held.close()
 
@@ -55,7 +55,7 @@ class Ranks(Engine):
             self.group.destroy_process_group()
 
 
-class _CrewOfRanks(CrewHere):
+class _RankPool(InProcessPool):
     def __init__(self, held: Held, n_shards: int, workers: int, mine: Sequence[int], group: Any) -> None:
         super().__init__(held, n_shards, workers)
         self.mine, self.group = set(mine), group

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from offpolicy.engine.crew import Answers, Crew, Engine, OrderedCrew, owners
 from offpolicy.engine.holdings import Held, InMemory, InStore, one_thread
+from offpolicy.engine.pool import Answers, Engine, OrderedPool, ShardPool, owners
 from offpolicy.engine.process import Packed, WorkerEndedError, environment
 from offpolicy.engine.workers import available_cores
 from offpolicy.errors import MissingExtraError, OffPolicyError
@@ -70,13 +70,13 @@ class OnRay(Engine):
         return list(self.known.values())
 
     @contextmanager
-    def _crew(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[Crew]:
+    def _pool(self, log: "LoggedData", groups: Sequence[Sequence[int]] | None) -> Iterator[ShardPool]:
         owned = owners(log, self.workers, groups)
-        team = _Actors(self, log, owned)
+        transport = _Actors(self, log, owned)
         try:
-            yield OrderedCrew(team, owned)
+            yield OrderedPool(transport, owned)
         finally:
-            team.dismiss()
+            transport.dismiss()
 
     def close(self) -> None:
         """End the actors, and Ray if it was started or connected here."""
@@ -145,7 +145,7 @@ class Owner:
 
 
 class _Actors:
-    """A team of actors."""
+    """Actors and the references to their answers."""
 
     def __init__(self, engine: OnRay, log: "LoggedData", owned: list[list[int]]) -> None:
         self.engine, self.ray, self.owned = engine, engine.ray, owned

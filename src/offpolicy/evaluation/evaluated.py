@@ -208,8 +208,8 @@ class EvaluatedPolicies:
         )
         folder = Path(self._shards.enter_context(scratch()))
         engine = self._shards.enter_context(engine_of(self.engine))
-        crew = self._shards.enter_context(engine.over(log))
-        return sharded_rows(log, crew, work, folder, self.nuisances.fitted_log)
+        pool = self._shards.enter_context(engine.over(log))
+        return sharded_rows(log, pool, work, folder, self.nuisances.fitted_log)
 
     @cached_property
     def other_logs(self) -> dict[str, LoggedData]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offpolicy.engine import Crew, shard_cache, spilled
+from offpolicy.engine import ShardPool, shard_cache, spilled
 from offpolicy.errors import ParameterError
 from offpolicy.estimators import ESTIMATORS
 from offpolicy.evaluation.inputs import BASELINE, other_baseline
@@ -95,7 +95,7 @@ class ShardedRows(RowStatistics):
     """The rows of one policy over all shards."""
 
     log: LoggedData
-    crew: Crew
+    pool: ShardPool
     work: Path
     """The file of a `ShardWork`."""
     reference: Reference
@@ -109,7 +109,7 @@ class ShardedRows(RowStatistics):
     @cached_property
     def known(self) -> frozenset[str]:
         """The names of the inputs, which are those of the first shard."""
-        return next(self.crew.map(_of_shard, self.work, self.reference, _names, (), only=[0]))
+        return next(self.pool.map(_of_shard, self.work, self.reference, _names, (), only=[0]))
 
     @property
     def in_shards(self) -> bool:
@@ -124,7 +124,7 @@ class ShardedRows(RowStatistics):
     def map(self, statistic: Statistic, *arguments: Any) -> Iterator[Any]:
         """The statistic of every shard, in their order."""
         given = tuple(one.reference if isinstance(one, ShardedRows) else one for one in arguments)
-        found = self.crew.map(_of_shard, self.work, self.reference, statistic, given, together=TOGETHER)
+        found = self.pool.map(_of_shard, self.work, self.reference, statistic, given, together=TOGETHER)
         return (one for one in found if one is not None)
 
     def design(self, categories: int) -> DesignMatrix:
@@ -187,12 +187,12 @@ def part_of(target: Any, index: int) -> Any:
 
 
 def sharded_rows(
-    log: LoggedData, crew: Crew, work: ShardWork, folder: Path, sample: LoggedData
+    log: LoggedData, pool: ShardPool, work: ShardWork, folder: Path, sample: LoggedData
 ) -> dict[str, ShardedRows]:
     """The rows of every policy; what has to be done is written to the folder."""
     path = write_work(work, folder)
     features = partial(_features, sample)
-    return {name: ShardedRows(log, crew, path, Reference(name), features) for name in work.targets}
+    return {name: ShardedRows(log, pool, path, Reference(name), features) for name in work.targets}
 
 
 def _features(sample: LoggedData, categories: int) -> DesignMatrix:

@@ -27,7 +27,7 @@ Arrays = list[npt.NDArray[Any]]
 
 
 @dataclass
-class Lesson:
+class TrainingSetup:
     """What does not change while learning, sent to every worker once."""
 
     scorer: Scorer
@@ -78,7 +78,7 @@ class Step:
     """Which batch of its epoch each shard takes."""
 
 
-class Found(NamedTuple):
+class MicroGradient(NamedTuple):
     """What a micro-batch leaves."""
 
     gradient: Arrays
@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
 
 @dataclass
-class Reading:
+class ShardEpoch:
     """A shard that is being read: its batches in the order of an epoch, and what weighs their rows."""
 
     epoch: int
@@ -110,82 +110,82 @@ def moving(scorer: Scorer) -> list[Tensor]:
     return [values for values in scorer.buffers() if values.is_floating_point()]
 
 
-def measured(shard: LoggedData, index: int, lesson: Lesson) -> tuple[int, float, bool]:
+def measured(shard: LoggedData, index: int, setup: TrainingSetup) -> tuple[int, float, bool]:
     """Computes the row inputs of a shard; its number of batches and events, and whether any row counts."""
-    objective = _objective(shard, lesson)
+    objective = _objective(shard, setup)
     counted = objective.counted()
     contexts = np.unique(shard.context_index[counted.numpy()])
-    return -(-len(contexts) // lesson.contexts_a_batch), shard.n_events, bool(counted.any())
+    return -(-len(contexts) // setup.contexts_a_batch), shard.n_events, bool(counted.any())
 
 
-def gradient(shard: LoggedData, index: int, lesson: Lesson, step: Step) -> Found:
+def gradient(shard: LoggedData, index: int, setup: TrainingSetup, step: Step) -> MicroGradient:
     """The gradient of the objective on one micro-batch."""
-    lesson.take(step)
-    reading = _reading(shard, index, lesson, step)
+    setup.take(step)
+    current = _shard_epoch(shard, index, setup, step)
     objective = replace(
-        reading.objective,
+        current.objective,
         spec=step.spec,
         moments=step.moments,
         observed=Observed(),
-        events_a_batch=lesson.events_a_batch,
+        events_a_batch=setup.events_a_batch,
     )
-    batch = next(reading.batches)
-    reading.at += 1
-    scorer, parameters = reading.scorer, trained(lesson.scorer)
+    batch = next(current.batches)
+    current.at += 1
+    scorer, parameters = current.scorer, trained(setup.scorer)
     with torch.random.fork_rng(devices=[]):
-        drawn = torch_generator(lesson.config.seed, "learning", "drawn", step.epoch, step.number, index)
+        drawn = torch_generator(setup.config.seed, "learning", "drawn", step.epoch, step.number, index)
         torch.set_rng_state(drawn.get_state())
         value = objective.of(scorer, batch)
         found = torch.autograd.grad(value, parameters, allow_unused=True)
-    if reading.at == reading.n:
-        shard_cache().pop("reading")
+    if current.at == current.n:
+        shard_cache().pop("current")
     gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-    kept = [values.numpy().copy() for values in moving(lesson.scorer)]
+    kept = [values.numpy().copy() for values in moving(setup.scorer)]
     if kept:  # the next micro-batch starts from the step's state again
-        lesson.at = None
-    return Found([g.numpy() for g in gradients], kept, float(value.detach()), objective.observed)
+        setup.at = None
+    return MicroGradient([g.numpy() for g in gradients], kept, float(value.detach()), objective.observed)
 
 
-def _reading(shard: LoggedData, index: int, lesson: Lesson, step: Step) -> Reading:
+def _shard_epoch(shard: LoggedData, index: int, setup: TrainingSetup, step: Step) -> ShardEpoch:
     """The shard at the batch that is wanted: as the last step left it, or read up to there again."""
     cache, wanted = shard_cache(), step.pieces[index]
-    known: Reading | None = cache.get("reading")
+    known: ShardEpoch | None = cache.get("current")
     if known is not None and (known.epoch, known.at) == (step.epoch, wanted):
         return known
-    objective = _objective(shard, lesson)
+    objective = _objective(shard, setup)
     counted = objective.counted()
     rows = None if bool(counted.all()) else np.flatnonzero(counted.numpy())
-    batches = ContextBatches(shard, lesson.contexts_a_batch, rows)
-    order = torch_generator(lesson.config.seed, "learning", "epoch", step.epoch, index)
-    scorer = copy.copy(lesson.scorer)  # shares the weights, but keeps the encoded contexts of its own shard
+    batches = ContextBatches(shard, setup.contexts_a_batch, rows)
+    order = torch_generator(setup.config.seed, "learning", "epoch", step.epoch, index)
+    scorer = copy.copy(setup.scorer)  # shares the weights, but keeps the encoded contexts of its own shard
     pieces = itertools.islice(batches.epoch(order), wanted, None)
-    cache["reading"] = Reading(step.epoch, scorer, objective, pieces, len(batches), wanted)
-    reading: Reading = cache["reading"]
-    return reading
+    cache["current"] = ShardEpoch(step.epoch, scorer, objective, pieces, len(batches), wanted)
+    current: ShardEpoch = cache["current"]
+    return current
 
 
-def _objective(shard: LoggedData, lesson: Lesson) -> Objective:
+def _objective(shard: LoggedData, setup: TrainingSetup) -> Objective:
     """The objective on the rows of a shard; what does not depend on π was computed once and is kept beside it."""
     cache = shard_cache()
     if "inputs" not in cache:
-        computed = _computed(shard, lesson)
+        computed = _computed(shard, setup)
         cache["inputs"] = list(computed.fixed), list(computed.by_context)
         for name, values in {**computed.fixed, **computed.by_context}.items():
             spilled(name, values.numpy)
     fixed, by_context = ({name: tensor(spilled(name, _lost)) for name in names} for names in cache["inputs"])
-    size = lesson.n_contexts if lesson.config.sample_size is None else lesson.config.sample_size
-    rows = RowInputs(fixed, lesson.logging, by_context, torch.tensor(float(size)), lesson.groups)
-    return Objective(lesson.spec, rows, lesson.reward_model, row_count(shard, fixed["reward"].dtype))
+    size = setup.n_contexts if setup.config.sample_size is None else setup.config.sample_size
+    rows = RowInputs(fixed, setup.logging, by_context, torch.tensor(float(size)), setup.groups)
+    return Objective(setup.spec, rows, setup.reward_model, row_count(shard, fixed["reward"].dtype))
 
 
-def _computed(shard: LoggedData, lesson: Lesson) -> RowInputs:
+def _computed(shard: LoggedData, setup: TrainingSetup) -> RowInputs:
     """Row inputs of a shard, computed."""
-    uncertainty = None if lesson.uncertainty is None else lesson.uncertainty(shard)
-    dtype = trained(lesson.scorer)[0].dtype
-    rows = row_inputs(lesson.spec, lesson.config, shard, dtype, logging=lesson.logging, uncertainty=uncertainty)
+    uncertainty = None if setup.uncertainty is None else setup.uncertainty(shard)
+    dtype = trained(setup.scorer)[0].dtype
+    rows = row_inputs(setup.spec, setup.config, shard, dtype, logging=setup.logging, uncertainty=uncertainty)
     rows.by_context = {name: values for name, values in rows.by_context.items() if name == "top"}
-    if lesson.reward_model is not None:
-        rows.put("imputed", row_rewards(lesson.reward_model, shard))
+    if setup.reward_model is not None:
+        rows.put("imputed", row_rewards(setup.reward_model, shard))
     return rows
 
 

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.engine import Crew, Engine
+from offpolicy.engine import Engine, ShardPool
 from offpolicy.errors import DivergedError, ParameterError
 from offpolicy.learning.alternation import Alternation
 from offpolicy.learning.budget import most_epochs, step_contexts
 from offpolicy.learning.checkpoints import Checkpoint, Epoch, write_checkpoint
 from offpolicy.learning.config import LearnerConfig, resolve_config
-from offpolicy.learning.lesson import Found, Lesson, Step, gradient, measured, moving, trained
 from offpolicy.learning.methods import MethodSpec
+from offpolicy.learning.micro_batches import MicroGradient, Step, TrainingSetup, gradient, measured, moving, trained
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
 from offpolicy.learning.prepare import asks_for_logging, form_of, model_of, prepare_training
@@ -151,7 +151,7 @@ class ShardTrainer(Trainer):
     """The shards to learn from."""
     scale: float = 1.0
     """What U of the sample's rows is multiplied by."""
-    crew: Crew | None = None
+    pool: ShardPool | None = None
     main: bool = True
     """Whether this process writes checkpoints."""
     save_seconds: float = SAVE_SECONDS
@@ -208,21 +208,21 @@ class ShardTrainer(Trainer):
         """Train by the workers of an engine."""
         self.main = engine.writes
         rest = [[shard] for shard in range(self.whole.n_shards) if shard not in self.shards]
-        with engine.over(self.whole, self.streams + rest) as crew:
-            self.crew = crew
+        with engine.over(self.whole, self.streams + rest) as pool:
+            self.pool = pool
             try:
                 self._measure()
                 self.run()
             finally:
-                self.crew = None
+                self.pool = None
 
     def _measure(self) -> None:
         """Let every shard compute its row inputs; what a step stands for follows."""
-        assert self.crew is not None
+        assert self.pool is not None
         objective, config, logging = self.objective, self.config, self.objective.rows.logging
         asked = config.batch_contexts or min(STREAMS * MICRO_CONTEXTS, step_contexts(config, self.whole) * STREAMS)
         n = len(self.streams)
-        self.lesson = Lesson(
+        self.setup = TrainingSetup(
             copy.deepcopy(self.scorer),
             objective.spec,
             config,
@@ -233,14 +233,14 @@ class ShardTrainer(Trainer):
             self.whole.n_contexts,
             max(1, asked // n),
         )
-        found = list(self.crew.map(measured, self.crew.share(self.lesson), only=list(self.shards)))
+        found = list(self.pool.map(measured, self.pool.share(self.setup), only=list(self.shards)))
         if not any(counts for _, _, counts in found):
             raise ParameterError("There is nothing to learn from: no row has a reward above zero.")
         self.batches_of = {shard: batches for shard, (batches, _, _) in zip(self.shards, found, strict=True)}
         self.events = sum(events for _, events, _ in found)
         objective.events_a_batch = self.events / sum(self.batches_of.values())
-        self.lesson.events_a_batch = objective.events_a_batch
-        self.shared = self.crew.share(self.lesson)
+        self.setup.events_a_batch = objective.events_a_batch
+        self.shared = self.pool.share(self.setup)
         self._follow_log(0)
 
     def _uncertainty(self, beta: Policy | None) -> Callable[[LoggedData], Tensor]:
@@ -268,7 +268,7 @@ class ShardTrainer(Trainer):
         self, epoch: int, objective: Objective, joint: Alternation | None
     ) -> Generator[None, None, tuple[int, float, Epoch]]:
         """The steps of a pass over all shards."""
-        assert self.crew is not None
+        assert self.pool is not None
         plan, norms, done, saved = self._plan(epoch), 0.0, 0, time.monotonic()
         if self.ahead is not None:  # what was set at the start of the epoch holds to its end
             done, norms = self.ahead["steps"], self.ahead["norms"]
@@ -280,7 +280,7 @@ class ShardTrainer(Trainer):
             weights = [p.detach().numpy().copy() for p in trained(self.scorer)]
             buffers = [values.numpy().copy() for values in moving(self.scorer)]
             step = Step(epoch, number, weights, buffers, objective.spec, objective.moments, plan[number])
-            found = list(self.crew.map(gradient, self.shared, step, only=list(plan[number]), together=STREAMS))
+            found = list(self.pool.map(gradient, self.shared, step, only=list(plan[number]), together=STREAMS))
             norm = self._step(found, objective)
             if not math.isfinite(norm):
                 raise DivergedError(
@@ -309,7 +309,7 @@ class ShardTrainer(Trainer):
             "moments": None if objective.moments is None else vars(objective.moments),
         }
 
-    def _step(self, found: list[Found], objective: Objective) -> float:
+    def _step(self, found: list[MicroGradient], objective: Objective) -> float:
         """Add up gradients and observations in the order of streams, and take a step; the gradient's norm."""
         n, seen = len(self.streams), objective.observed
         for number, parameter in enumerate(trained(self.scorer)):

@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from offpolicy.atomic import write_atomic
-from offpolicy.engine import Crew, Engine, beside, engine_of, in_groups, spilled
+from offpolicy.engine import Engine, ShardPool, beside, engine_of, in_groups, spilled
 from offpolicy.errors import ParameterError
 from offpolicy.log import LoggedData, digest
 from offpolicy.models import Offered, Scorer, log_normaliser_gradient, offered_of
@@ -59,16 +59,16 @@ def fit_over_shards(
     rest = [[shard] for shard in range(last, log.n_shards)]
     most, pieces = 2 * config.epochs, train.sharded(PIECES)
     with engine_of(engine) as working:
-        with working.over(pieces) as crew:
+        with working.over(pieces) as pool:
             each = [[piece] for piece in range(pieces.n_shards)]
-            search = OverShards(scorer, pieces, crew, Statistics.of(scorer, pieces, crew, len(each)), each)
+            search = OverShards(scorer, pieces, pool, Statistics.of(scorer, pieces, pool, len(each)), each)
             ridge = best_ridge(scorer, search, valid, config) if config.ridge is None else config.ridge
             search.maximise(scorer, ridge, SEARCH, most)
-        with working.over(log, groups + rest) as crew:
-            statistics = Statistics.of(scorer, log, crew, last)
-            OverShards(scorer, log, crew, statistics, groups, config.keep).maximise(scorer, ridge, LOOSE, most)
+        with working.over(log, groups + rest) as pool:
+            statistics = Statistics.of(scorer, log, pool, last)
+            OverShards(scorer, log, pool, statistics, groups, config.keep).maximise(scorer, ridge, LOOSE, most)
             quality = measure(softmax_policy(scorer, log), valid, train)
-            problem = OverShards(scorer, log, crew, statistics, groups + rest, config.keep)
+            problem = OverShards(scorer, log, pool, statistics, groups + rest, config.keep)
             converged = problem.maximise(scorer, ridge, TIGHT if problem.dtype == torch.float64 else LOOSE, most)
     if not all(bool(torch.isfinite(part).all()) for part in scorer.actions()):
         raise ParameterError("The logging policy could not be fitted: its likelihood is not a number on these rows.")
@@ -103,11 +103,11 @@ class Statistics:
         self.axes, self.dtype, self.train, self.whole = axes, dtype, train, whole
 
     @staticmethod
-    def of(scorer: Scorer, log: LoggedData, crew: Crew, last: int) -> "Statistics":
+    def of(scorer: Scorer, log: LoggedData, pool: ShardPool, last: int) -> "Statistics":
         """Two passes; the first `last` shards are those for training."""
         dtype = precision(log.n_contexts * log.width, scorer.dim * log.n_actions)
         events, total, squares = 0.0, torch.zeros(()), torch.zeros(())
-        for n, sum_, products in crew.map(_moments, scorer):
+        for n, sum_, products in pool.map(_moments, scorer):
             events, total, squares = events + n, total + sum_, squares + products
         mean = total / events
         variance, rotation = torch.linalg.eigh(squares / events - torch.outer(mean, mean))
@@ -115,7 +115,7 @@ class Statistics:
         axes = Axes(mean, rotation[:, kept], variance[kept])
         train = torch.zeros(log.n_actions, int(kept.sum()) + 1, dtype=torch.float64)
         rest = train.clone()
-        for index, sums in enumerate(crew.map(_sums, scorer, axes, dtype)):
+        for index, sums in enumerate(pool.map(_sums, scorer, axes, dtype)):
             (train if index < last else rest).add_(tensor(sums))
         return Statistics(axes, dtype, train, train + rest)
 
@@ -127,7 +127,7 @@ class OverShards(Likelihood):
         self,
         scorer: Scorer,
         log: LoggedData,
-        crew: Crew,
+        pool: ShardPool,
         statistics: Statistics,
         groups: Sequence[Sequence[int]],
         keep: Path | None = None,
@@ -138,7 +138,7 @@ class OverShards(Likelihood):
         steps, to the last bit, and computes those that are missing.
         """
         self.keep, self.about = keep, (log.fingerprint, tuple(map(tuple, groups)))
-        self.crew, self.groups = crew, {group[0]: group for group in groups}
+        self.pool, self.groups = pool, {group[0]: group for group in groups}
         self.dtype, self.axes = statistics.dtype, statistics.axes
         sums = statistics.whole if sum(map(len, groups)) == log.n_shards else statistics.train
         self.seen = (sums[:, -1] > 0).nonzero()[:, 0]
@@ -146,7 +146,7 @@ class OverShards(Likelihood):
         self.sums = sums[self.seen].to(self.dtype)
         self.count = self.sums[:, -1]
         place = torch.full((log.n_actions,), -1).index_put((self.seen,), torch.arange(len(self.seen)))
-        self.given = crew.share((scorer, self.axes, self.dtype, place))
+        self.given = pool.share((scorer, self.axes, self.dtype, place))
 
     def log_totals(self, weights: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
         """The sums of all groups for these parameters, as an earlier run kept them or computed."""
@@ -168,7 +168,7 @@ class OverShards(Likelihood):
         value, gradient = 0.0, torch.zeros(len(weights), weights.shape[1] + 1, dtype=torch.float64)
         given = (self.given, weights.numpy(), bias.numpy(), self.groups)
         together = max(1, ANSWER_BYTES // (gradient.numel() * weights.element_size()))
-        for found, of_group in self.crew.map(_of_group, *given, only=list(self.groups), together=together):
+        for found, of_group in self.pool.map(_of_group, *given, only=list(self.groups), together=together):
             value += found
             gradient += tensor(of_group)
         gradient = gradient.to(self.dtype)

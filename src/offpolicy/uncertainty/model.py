@@ -75,8 +75,8 @@ def _all_matrices(data: LoggedData, states: States, engine: Engine | str | None)
     if data.n_shards == 1:
         return _matrices(data, 0, states)
     groups = {group[0]: group for group in in_groups(range(data.n_shards))}
-    with engine_of(engine) as working, working.over(data, list(groups.values())) as crew:
-        matrices: PerActionMatrices = merged(crew.map(_of_group, states, groups, only=list(groups)))
+    with engine_of(engine) as working, working.over(data, list(groups.values())) as pool:
+        matrices: PerActionMatrices = merged(pool.map(_of_group, states, groups, only=list(groups)))
     return matrices
 
 
