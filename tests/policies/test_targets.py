@@ -168,10 +168,19 @@ def test_a_greedy_policy_shares_epsilon_among_all() -> None:
     np.testing.assert_allclose(found, 0.05 + 0.8 * np.eye(4)[favourite])
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_a_function_that_counts_columns_for_contexts_is_refused_before_any_work(columns: int) -> None:
+    x = {f"x{number}": np.arange(40.0) + number for number in range(columns)}
+    log = LoggedData.from_arrays(x, np.arange(40) % 4, np.arange(40) % 2, actions=4)
+    with pytest.raises(ParameterError, match=r"`contexts.n_rows` counts them"):
+        as_policy(lambda contexts: np.full((len(contexts), 4), 0.25), log)
+    assert as_policy(lambda contexts: np.full((contexts.n_rows, 4), 0.25), log) is not None
+
+
 def test_a_function_answers_in_the_order_of_the_logs_actions() -> None:
     probs = np.array([0.1, 0.2, 0.3, 0.4])
     policy = as_policy(lambda contexts: np.tile(probs, (contexts.n_rows, 1)), LOG)
     np.testing.assert_allclose(logged_log_prob(policy, LOG).exp(), probs[LOG.action])
-    for wrong, said in ((np.full((10, 4), 0.3), "sum to 1.2"), (np.full((10, 3), 1 / 3), r"\(10, 4\)")):
+    for wrong, said in ((np.full((10, 4), 0.3), "sum to 1.2"), (np.full((10, 3), 1 / 3), r"\(2, 4\)")):
         with pytest.raises(ParameterError, match=said):
-            as_policy(lambda contexts, wrong=wrong: wrong, LOG).log_probs(LOG.contexts)
+            as_policy(lambda contexts, wrong=wrong: wrong[: contexts.n_rows], LOG)

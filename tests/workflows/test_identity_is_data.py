@@ -200,6 +200,17 @@ def test_u_is_kept_for_a_log_that_beta_was_not_fitted_to() -> None:
     assert not any("uncertainty" in why for why in found.left_out.values())
 
 
+def test_an_exported_policy_is_not_judged_on_rows_it_was_learned_from(learned: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    log, file = learned / "log.parquet", tmp_path / "policy.onnx"
+    assert run("export", learned / "run", "--onnx", file).code == 0
+    given = ("evaluate", log, *COLUMNS, "--no-propensity-models", "--json", "--policy")
+    one, other = (json.loads(run(*given, f"p={what}").out) for what in (learned / "run", file))
+    values = [each["evaluation"]["policies"]["p"]["value"] for each in (one, other)]
+    assert values[1] == pytest.approx(values[0], abs=1e-6)
+    assert any(said.startswith("p was learned from") for said in other["run"]["notes"])
+
+
 def test_nothing_that_a_command_did_not_write_is_replaced(learned: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.parquet"
     log.write_bytes((learned / "log.parquet").read_bytes())

@@ -4,6 +4,7 @@ from offpolicy.artifacts.document import library_versions
 from offpolicy.artifacts.folder import load_policy, save_policy
 from offpolicy.artifacts.onnx_export import export_onnx
 from offpolicy.artifacts.onnx_parity import Parity, check_parity
+from offpolicy.artifacts.onnx_policy import OnnxPolicy
 from offpolicy.artifacts.ranking import Mode
 from offpolicy.artifacts.saved_policy import SavedPolicy
 from offpolicy.artifacts.sources import FORMS, TableSource, policy_source
@@ -13,6 +14,7 @@ __all__ = [
     "FORMS",
     "ArtifactError",
     "Mode",
+    "OnnxPolicy",
     "Parity",
     "SavedPolicy",
     "TableSource",

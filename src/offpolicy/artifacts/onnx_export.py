@@ -141,6 +141,7 @@ def _metadata(saved: SavedPolicy) -> dict[str, str]:
         "method": saved.metadata.method or "",
         "actions": json.dumps(saved.actions.vocabulary.to_list(), ensure_ascii=False),
         "serving": json.dumps(_serving(saved), ensure_ascii=False),
+        "held_out": json.dumps(saved.held_out),
         "versions": json.dumps(saved.document.versions),
     }
 

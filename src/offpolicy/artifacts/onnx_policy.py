@@ -33,6 +33,8 @@ class OnnxPolicy:
     """What stands for a missing id, by column."""
     ids: list[Any] | None
     """The actions in the order of its outputs; None for the log's."""
+    held_out: Any = None
+    """What a saved policy says of the rows it was learned from, where the file was exported from one."""
 
     @classmethod
     def load(cls, path: Path) -> "OnnxPolicy":
@@ -42,13 +44,16 @@ class OnnxPolicy:
         session = session_of(path)
         about = session.get_modelmeta().custom_metadata_map
         try:
-            missing, ids = json.loads(about.get("missing", "{}")), json.loads(about.get("actions", "null"))
+            missing, ids, held_out = (
+                json.loads(about.get(name, other))
+                for name, other in (("missing", "{}"), ("actions", "null"), ("held_out", "null"))
+            )
         except ValueError:
             raise ArtifactError(f"{path} has metadata that cannot be read. Export it again.") from None
         known = isinstance(missing, dict) and (ids is None or isinstance(ids, list))
         if not known:
             raise ArtifactError(f"{path} has metadata that cannot be read. Export it again.")
-        return cls(session, path, missing, ids)
+        return cls(session, path, missing, ids, held_out)
 
     def __call__(self, contexts: FeatureTable, actions: list[Any]) -> npt.NDArray[np.float64]:
         """Probabilities, (contexts, actions)."""

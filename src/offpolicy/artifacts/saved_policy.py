@@ -58,6 +58,11 @@ class SavedPolicy:
         return list(self.document.context)
 
     @property
+    def held_out(self) -> Any:
+        """What it says of the rows it was learned from; None where nothing was recorded."""
+        return (self.metadata.model_extra or {}).get("held_out")
+
+    @property
     def metadata(self) -> Metadata:
         """Method, hyper-parameters, configuration, metrics, seed and whatever else was saved with it."""
         return self.document.metadata

@@ -50,6 +50,14 @@ class FunctionPolicy:
     function: Callable[[FeatureTable], Any]
     actions: ActionTable
 
+    @classmethod
+    def tried(cls, function: Callable[[FeatureTable], Any], log: LoggedData) -> "FunctionPolicy":
+        """The policy of a function that answers for the first contexts of a log: a wrong one is refused at once."""
+        policy = cls(function, log.actions)
+        few = 3 if len(log.contexts) == 2 else 2  # not as many as there are columns
+        policy.log_probs(log.contexts.take(np.arange(min(few, log.n_contexts))))
+        return policy
+
     @property
     def n_actions(self) -> int:
         """Number of actions."""
@@ -148,11 +156,11 @@ def as_policy(target: Any, log: LoggedData, name: str = "policy") -> Policy:
     if isinstance(target, Mapping):
         return _from_mapping(target, log, name)
     if hasattr(target, "log_probs"):
-        return FunctionPolicy(lambda contexts: target.log_probs(contexts).exp(), log.actions)
+        return FunctionPolicy.tried(lambda contexts: target.log_probs(contexts).exp(), log)
     if hasattr(target, "predict_proba") and hasattr(target, "classes_"):
-        return FunctionPolicy(ClassifierTarget(target, log.actions, name), log.actions)
+        return FunctionPolicy.tried(ClassifierTarget(target, log.actions, name), log)
     if callable(target):
-        return FunctionPolicy(_with_ids(target, log.actions), log.actions)
+        return FunctionPolicy.tried(_with_ids(target, log.actions), log)
     if hasattr(target, "columns") and not isinstance(target, np.ndarray):  # a frame of any library
         return joined_policy(target, log, name)
     if isinstance(target, Sequence) or hasattr(target, "__array__"):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from offpolicy.artifacts import FORMS, SavedPolicy, TableSource, policy_source
+from offpolicy.artifacts import FORMS, OnnxPolicy, SavedPolicy, TableSource, policy_source
 from offpolicy.errors import LogError, ParameterError
 from offpolicy.evaluation import UNITS, Evaluator, Options
 from offpolicy.log import ActionTable, LoggedData, Vocabulary, listed, nearest, source_names, source_of
@@ -68,7 +68,8 @@ def run_evaluate(
         later = later_rows(log, held_out_after)
         joined = (*joined, f"Evaluated on the {int(later.sum()):,} of {log.n_rows:,} rows from {held_out_after} on.")
         log = log.take(later)
-    rules = {name: Holdout.from_json((one.metadata.model_extra or {}).get("held_out")) for name, one in saved.items()}
+    learned = {name: one.held_out for name, one in sources.items() if isinstance(one, SavedPolicy | OnnxPolicy)}
+    rules = {name: Holdout.from_json(kept) for name, kept in learned.items()}
     part, _, notes = unseen_part(log, {name: rule for name, rule in rules.items() if rule is not None})
     targets = {name: _target(one, spec) for name, one in sources.items()}
     model = options.model(spec, named)
