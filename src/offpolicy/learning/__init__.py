@@ -14,9 +14,10 @@ from offpolicy.learning.objective import Objective
 from offpolicy.learning.objectives import OBJECTIVES, ObjectiveSpec, RowTerms, register_objective
 from offpolicy.learning.over_shards import held_out_sample, nuisance_sample
 from offpolicy.learning.portfolio import AUTO, PORTFOLIO, choice_of, member_settings
-from offpolicy.learning.prepare import check_rewards, held_out_unit, make_scorer, prepare_training
+from offpolicy.learning.prepare import check_rewards, held_out_unit, prepare_training
 from offpolicy.learning.rows import RowInputs, check_rows
 from offpolicy.learning.single import LearnedPolicy
+from offpolicy.learning.starts import make_scorer
 from offpolicy.learning.trainer import Trainer
 
 __all__ = [

@@ -27,7 +27,8 @@ from offpolicy.learning.methods import MethodSpec
 from offpolicy.learning.micro_batches import MicroGradient, Step, TrainingSetup, gradient, measured, moving, trained
 from offpolicy.learning.objective import Objective, Observed
 from offpolicy.learning.objectives import Moments
-from offpolicy.learning.prepare import asks_for_logging, form_of, model_of, prepare_training
+from offpolicy.learning.prepare import asks_for_logging, form_of, prepare_training
+from offpolicy.learning.starts import model_of
 from offpolicy.learning.trainer import Trainer
 from offpolicy.log import LoggedData
 from offpolicy.models import clipped_step
