@@ -91,4 +91,5 @@ def _matrices(shard: LoggedData, index: int, states: States) -> PerActionMatrice
     table = states(shard)
     matrices = PerActionMatrices(table.shape[1], shard.n_actions)
     matrices.add(table, *codes_of_rows(shard), row_weights(shard))
+    matrices.sort_pending()  # so that shards that follow each other do not wait together
     return matrices
