@@ -152,7 +152,7 @@ def _serving(saved: SavedPolicy) -> dict[str, Any]:
     columns = [*scorer.columns, *(scorer.candidate_design.columns if isinstance(scorer, CandidateScorer) else ())]
     numbers = [column for column in columns if isinstance(column, NumberColumn)]
     return {
-        "roles": (saved.metadata.model_extra or {}).get("roles"),
+        "roles": saved.recorded("roles"),
         "reward_range": saved.reward_range,
         "means": {column.name: column.mean.tolist() for column in numbers},
     }

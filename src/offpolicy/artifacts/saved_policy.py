@@ -60,7 +60,11 @@ class SavedPolicy:
     @property
     def held_out(self) -> Any:
         """What it says of the rows it was learned from; None where nothing was recorded."""
-        return (self.metadata.model_extra or {}).get("held_out")
+        return self.recorded("held_out")
+
+    def recorded(self, name: str) -> Any:
+        """What whoever saved it recorded under a name; None where nothing was."""
+        return (self.metadata.model_extra or {}).get(name)
 
     @property
     def metadata(self) -> Metadata:
@@ -75,7 +79,7 @@ class SavedPolicy:
     @cached_property
     def encoder(self) -> ContextEncoder:
         """What reads contexts for it."""
-        roles = (self.metadata.model_extra or {}).get("roles")
+        roles = self.recorded("roles")
         missing = roles.get("missing") if isinstance(roles, dict) else None
         return ContextEncoder(self.policy.scorer, missing if isinstance(missing, dict) else None)
 

@@ -199,7 +199,7 @@ def unused_propensities(spec: LogSpec, model: str) -> tuple[str, ...]:
 def filled_from_policies(spec: LogSpec, saved: Sequence[SavedPolicy]) -> LogSpec:
     """What the user left out, taken from the saved policies: columns, kinds, range and actions."""
     for policy in saved:
-        roles = (policy.metadata.model_extra or {}).get("roles")
+        roles = policy.recorded("roles")
         known: dict[str, Any] = roles if isinstance(roles, dict) else {}
         kinds = {column.name: column.kind for column in policy.context}
         gone = [name for name in kinds if source_of(name) in spec.exclude or name in spec.exclude]
